@@ -109,7 +109,7 @@ mod tests {
         "cluster/a".parse().expect("an id")
     }
 
-    fn told(before: Option<ObservedPolicy>, after: Option<ObservedPolicy>) -> Option<String> {
+    fn printed(before: Option<ObservedPolicy>, after: Option<ObservedPolicy>) -> Option<String> {
         let describe = Describe { command: "portcullis".to_owned(), dir: None };
         line(&Change { id: id(), before, after }, &describe, Timestamp::UNIX_EPOCH)
     }
@@ -118,15 +118,15 @@ mod tests {
     fn a_change_is_one_line() {
         let (loading, active) = (object(2, "Progressing", "AsExpected"), object(2, "Active", "AsExpected"));
         assert_eq!(
-            told(Some(loading), Some(active.clone())).as_deref(),
+            printed(Some(loading), Some(active.clone())).as_deref(),
             Some("1970-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): in words")
         );
         assert_eq!(
-            told(None, Some(active.clone())).as_deref(),
+            printed(None, Some(active.clone())).as_deref(),
             Some("1970-01-01T00:00:00Z policy cluster/a: Active generation 2: in words")
         );
-        assert_eq!(told(Some(active.clone()), Some(active.clone())), None);
-        assert_eq!(told(Some(active), None).as_deref(), Some("1970-01-01T00:00:00Z policy cluster/a: gone"));
+        assert_eq!(printed(Some(active.clone()), Some(active.clone())), None);
+        assert_eq!(printed(Some(active), None).as_deref(), Some("1970-01-01T00:00:00Z policy cluster/a: gone"));
     }
 
     #[test]
@@ -143,19 +143,19 @@ mod tests {
             });
             Some(object)
         };
-        let told = |before, after| warning(&Change { id: id(), before, after }, Timestamp::UNIX_EPOCH);
+        let warned = |before, after| warning(&Change { id: id(), before, after }, Timestamp::UNIX_EPOCH);
         let differs = || with(Truth::False, "RulesDiffer");
         let words = "1970-01-01T00:00:00Z policy cluster/a: warning: RulesDiffer: in words";
-        assert_eq!(told(None, differs()).as_deref(), Some(words));
-        assert_eq!(told(with(Truth::False, "RawPolicy"), differs()).as_deref(), Some(words));
-        assert!(told(None, with(Truth::Unknown, "NoMetadata")).is_some());
+        assert_eq!(warned(None, differs()).as_deref(), Some(words));
+        assert_eq!(warned(with(Truth::False, "RawPolicy"), differs()).as_deref(), Some(words));
+        assert!(warned(None, with(Truth::Unknown, "NoMetadata")).is_some());
         for (before, after) in [
             (differs(), differs()),
             (differs(), with(Truth::True, "AsExpected")),
             (None, with(Truth::Unknown, "Progressing")),
             (differs(), None),
         ] {
-            assert_eq!(told(before, after), None);
+            assert_eq!(warned(before, after), None);
         }
     }
 
@@ -168,11 +168,11 @@ mod tests {
         };
         let digest = Digest::of(b"two");
         assert_eq!(
-            told(Some(serving(1, b"one")), Some(serving(2, b"two"))),
+            printed(Some(serving(1, b"one")), Some(serving(2, b"two"))),
             Some(format!("1970-01-01T00:00:00Z policy cluster/a: Active generation 2, module {digest}: in words"))
         );
         assert_eq!(
-            told(Some(serving(2, b"two")), Some(serving(3, b"two"))).as_deref(),
+            printed(Some(serving(2, b"two")), Some(serving(3, b"two"))).as_deref(),
             Some("1970-01-01T00:00:00Z policy cluster/a: Active generation 3: in words")
         );
     }
@@ -182,7 +182,7 @@ mod tests {
         for reason in ["SettingsInvalid", "CapabilityUnavailable"] {
             let kept = object(3, "ServingPrevious", reason);
             assert_eq!(
-                told(Some(object(2, "Active", "AsExpected")), Some(kept)),
+                printed(Some(object(2, "Active", "AsExpected")), Some(kept)),
                 Some(format!(
                     "1970-01-01T00:00:00Z policy cluster/a: ServingPrevious generation 3 (was Active): {reason}; \
                      `portcullis describe cluster/a` shows what the policy says"

@@ -136,13 +136,13 @@ mod tests {
                 "echo 'FAILING a::b: x.rs:1:1: why' >&2; echo other; until [ -e \"$0\" ]; do sleep 0.01; done",
             ])
             .arg(&seen);
-        let told = Mutex::new(Vec::new());
-        let tell = |line: &str| {
-            told.lock().unwrap().push(line.to_owned());
+        let reported = Mutex::new(Vec::new());
+        let report = |line: &str| {
+            reported.lock().unwrap().push(line.to_owned());
             fs::write(&seen, "").unwrap();
         };
-        let written = run(vec![command, Command::new("false")], &folder.join("log"), LONG, false, &tell).unwrap();
-        assert_eq!(told.into_inner().unwrap(), ["FAILING a::b: x.rs:1:1: why"]);
+        let written = run(vec![command, Command::new("false")], &folder.join("log"), LONG, false, &report).unwrap();
+        assert_eq!(reported.into_inner().unwrap(), ["FAILING a::b: x.rs:1:1: why"]);
         assert_eq!(written.output, "FAILING a::b: x.rs:1:1: why\nother\n");
         assert!(written.failures.starts_with("false ended with "), "{}", written.failures);
         assert_eq!(written.hung, None);

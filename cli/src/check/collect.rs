@@ -181,12 +181,12 @@ mod tests {
         })
     }
 
-    fn told(files: &[(&str, &str)]) -> (Vec<String>, usize) {
-        told_with(files, |_| ())
+    fn checked(files: &[(&str, &str)]) -> (Vec<String>, usize) {
+        checked_with(files, |_| ())
     }
 
     /// The report on these files and on those that `add` puts beside them, and how many policies can be given to the programs.
-    fn told_with(files: &[(&str, &str)], add: impl FnOnce(&Path)) -> (Vec<String>, usize) {
+    fn checked_with(files: &[(&str, &str)], add: impl FnOnce(&Path)) -> (Vec<String>, usize) {
         let folder = tempfile::tempdir().expect("a folder");
         add(folder.path());
         for (name, text) in files {
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn policies_are_found_in_folders_and_lists_and_nothing_else_is_read() {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy("b"), {"kind": "Pod"}]}).to_string();
-        let (_, ready) = told(&[
+        let (_, ready) = checked(&[
             ("report.yaml", &json!({"apiVersion": API_VERSION, "kind": "ReplicaReport"}).to_string()),
             ("a.yaml", &policy("a").to_string()),
             ("deeper/still/list.json", &list),
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_large_or_cannot_be_read_does_not_end_the_check_of_its_folder() {
-        let (lines, ready) = told_with(&[("a.yaml", &policy("a").to_string())], add_what_is_not_read);
+        let (lines, ready) = checked_with(&[("a.yaml", &policy("a").to_string())], add_what_is_not_read);
         assert_eq!(ready, 1, "{lines:?}");
         for start in ["gone.yaml:1: unknown NotRead: failed to open ", "odd.yaml:1: unknown NotRead: failed to read "] {
             assert!(lines.iter().any(|line| line.starts_with(start)), "{lines:?}");
@@ -241,7 +241,7 @@ mod tests {
             policy["spec"]["module"] = json!(module);
             policy.to_string()
         };
-        let (lines, _) = told(&[
+        let (lines, _) = checked(&[
             ("a.yaml", &of("path", "modules/a.wasm")),
             ("b.yaml", &of("url", "file:///a.wasm")),
             ("c.yaml", &of("web", "https://a.example/b.wasm")),
@@ -280,7 +280,7 @@ mod tests {
         let twice = format!("# two\n{}\n---\n{}", policy("a"), policy("a"));
         let mut wrong = policy("wrong");
         wrong["spec"]["modul"] = json!("x");
-        let (lines, ready) = told(&[
+        let (lines, ready) = checked(&[
             ("a.yaml", &twice),
             ("odd.yaml", &odd.to_string()),
             ("wrong.yaml", &wrong.to_string()),
@@ -317,7 +317,7 @@ mod tests {
             )
         };
         let other = "kind: ConfigMap\ndata: {a: yes}\n";
-        let (lines, _) = told(&[
+        let (lines, _) = checked(&[
             ("a.yaml", &[text("a", "on").as_str(), other, &text("b", "'on'")].join("---\n")),
             ("c.yaml", &text("c", "0644")),
         ]);
@@ -338,7 +338,7 @@ mod tests {
         field["spec"][hostile] = json!(1);
         let mut unknown = policy(hostile);
         unknown["kind"] = json!("ClusterPolciy");
-        let (lines, _) = told(&[
+        let (lines, _) = checked(&[
             ("field.yaml", &field.to_string()),
             ("name.yaml", &policy(hostile).to_string()),
             ("unknown.yaml", &unknown.to_string()),
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_name_over_the_limit_is_reported_once_and_with_the_limit() {
         for name in ["a".repeat(64), "No_Name".to_owned()] {
-            let (lines, ready) = told(&[("a.yaml", &policy(&name).to_string())]);
+            let (lines, ready) = checked(&[("a.yaml", &policy(&name).to_string())]);
             let start =
                 format!("a.yaml:1: {name}: error SpecInvalid: metadata.name: \"cluster/{name}\" is not a policy id: ");
             assert!(lines[0].starts_with(&start) && lines[0].contains("at most 63 characters"), "{lines:?}");
@@ -369,10 +369,10 @@ mod tests {
     fn nothing_to_check_is_an_error() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("pod.yaml"), "kind: Pod").expect("writes");
-        let told = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        let error = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
         let nothing = format!("no Policy or ClusterPolicy of {API_VERSION} in {}", folder.path().display());
-        assert_eq!(told(folder.path().to_owned()), nothing);
-        assert!(told(folder.path().join("absent.yaml")).contains("absent.yaml"));
+        assert_eq!(error(folder.path().to_owned()), nothing);
+        assert!(error(folder.path().join("absent.yaml")).contains("absent.yaml"));
         let theirs = json!({"apiVersion": format!("{KUBEWARDEN}/v1"), "kind": "ClusterAdmissionPolicy"});
         fs::write(folder.path().join("kw.yaml"), theirs.to_string()).expect("writes");
         fs::write(folder.path().join("template.yaml"), format!("# {KUBEWARDEN}\n{{{{ if .x }}}}: ]")).expect("writes");
@@ -383,7 +383,7 @@ mod tests {
                 path.display(),
                 file.display()
             );
-            assert!(told(path.clone()).ends_with(&hint), "{}", told(path));
+            assert!(error(path.clone()).ends_with(&hint), "{}", error(path));
         }
     }
 

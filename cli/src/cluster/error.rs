@@ -144,7 +144,7 @@ impl ClusterError {
         matches!(self, Self::Forbidden { .. })
     }
 
-    /// Whether the same question may be answered in a moment: the API server is away, restarts, or is busy.
+    /// Whether the same question may be answered in a moment: the API server is unreachable, restarts, or is busy.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -184,7 +184,7 @@ mod tests {
         ClusterError::of("https://c", &action(), kube::Error::Api(Box::new(status)))
     }
 
-    fn told(code: u16, details: Option<&str>) -> String {
+    fn text(code: u16, details: Option<&str>) -> String {
         error(code, details).to_string()
     }
 
@@ -199,16 +199,16 @@ mod tests {
     #[test]
     fn each_way_to_fail_is_told_with_what_helps() {
         assert_eq!(
-            told(403, None),
+            text(403, None),
             "no way; this needs the right to get policies.policies.portcullis.dev \"labels\" in the namespace \"team-a\""
         );
         assert_eq!(
-            told(404, Some("labels")),
+            text(404, Some("labels")),
             "get policies.policies.portcullis.dev \"labels\" in the namespace \"team-a\": there is none"
         );
-        assert!(told(404, None).ends_with("is Portcullis installed there?"));
-        assert!(told(401, None).ends_with("no way; log in again"));
-        assert!(told(500, None).contains("(500): no way"));
+        assert!(text(404, None).ends_with("is Portcullis installed there?"));
+        assert!(text(401, None).ends_with("no way; log in again"));
+        assert!(text(500, None).contains("(500): no way"));
         assert!([429, 500, 503, 504].iter().all(|code| error(*code, None).is_passing()));
         assert!([401, 403, 404, 409, 422].iter().all(|code| !error(*code, None).is_passing()));
         assert!(error(410, None).is_expired() && !error(500, None).is_expired() && !error(404, None).is_expired());

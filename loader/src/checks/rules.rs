@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    fn told(rule: RuleWithOperations) -> Vec<String> {
+    fn findings(rule: RuleWithOperations) -> Vec<String> {
         let found = unmatched(&[rule], false, &served("Current"));
         let prefix = "RulesMatchNothing: spec.rules[0]: ";
         found.iter().map(|text| text.strip_prefix(prefix).expect("a finding").to_owned()).collect()
@@ -247,7 +247,7 @@ mod tests {
             (&["apps", "extensions"], &["v1", "v1beta1"], &["deployments"]),
             (&["", "apps"], &["*"], &["pods", "deployments"]),
         ] {
-            assert_eq!(told(rule(groups, versions, resources, None)), [""; 0], "{resources:?}");
+            assert_eq!(findings(rule(groups, versions, resources, None)), [""; 0], "{resources:?}");
         }
     }
 
@@ -299,13 +299,13 @@ mod tests {
             (&["apps"], &["v1"], "*/logs", r#"no resource that it names has a subresource "logs" in this cluster"#),
             (&["*"], &["*"], "nothings", r#"this cluster has no resource "nothings""#),
         ] {
-            assert_eq!(told(rule(groups, versions, &[resource], None)), [text]);
+            assert_eq!(findings(rule(groups, versions, &[resource], None)), [text]);
         }
     }
 
     #[test]
     fn a_scope_that_no_resource_has_is_a_finding() {
-        let scoped = |resource: &str, scope: &str| told(rule(&[""], &["v1"], &[resource], Some(scope)));
+        let scoped = |resource: &str, scope: &str| findings(rule(&[""], &["v1"], &[resource], Some(scope)));
         assert_eq!(
             scoped("pods", "Cluster"),
             ["its scope is Cluster, and pods are in namespaces: use Namespaced or *"]
@@ -326,7 +326,7 @@ mod tests {
     fn nothing_is_said_about_what_is_not_known() {
         let metrics = || rule(&["metrics.k8s.io"], &["v1beta1"], &["nodes"], None);
         assert_eq!(unmatched(&[metrics()], false, &served("Stale")), [""; 0]);
-        assert_eq!(told(metrics()).len(), 1);
+        assert_eq!(findings(metrics()).len(), 1);
         let all = rule(&["*"], &["*"], &["nothings"], None);
         assert_eq!(unmatched(&[all], false, &served("Stale")), [""; 0]);
     }

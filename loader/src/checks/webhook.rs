@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// The change that the warning proposes, as in the other policy.
-    fn told(own: MatchPart, other: MatchPart) -> Option<String> {
+    fn proposal(own: MatchPart, other: MatchPart) -> Option<String> {
         let text = added(&own, &id("own"), &others(vec![other]), false)?;
         let text = text.strip_prefix("WebhookAdded: this policy gets a webhook of its own; with ").expect("the words");
         Some(text.strip_suffix(" as in cluster/p0 it would share that policy's").expect("the words").to_owned())
@@ -296,7 +296,7 @@ mod tests {
             (with(|part| part.rules[0].scope = Some("Namespaced".into())), part(), "spec.rules[0].scope *"),
             (with(|part| part.match_policy = Some("Exact".into())), part(), "spec.matchPolicy Equivalent"),
         ] {
-            assert_eq!(told(own, other).as_deref(), Some(text));
+            assert_eq!(proposal(own, other).as_deref(), Some(text));
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
             (selecting(one), selecting(other), "spec.objectSelector written"),
             (part(), selecting(json!({"matchLabels": {}})), "spec.objectSelector written"),
         ] {
-            assert_eq!(told(own, other).as_deref(), Some(text));
+            assert_eq!(proposal(own, other).as_deref(), Some(text));
         }
     }
 
@@ -339,14 +339,14 @@ mod tests {
             (part(), with(|part| drop(part.rules.pop()))),
             (part(), with(|part| part.rules.iter_mut().for_each(|rule| rule.operations = words_of(&["*"])))),
         ] {
-            assert_eq!(told(own.clone(), other.clone()), None, "{own:?} {other:?}");
+            assert_eq!(proposal(own.clone(), other.clone()), None, "{own:?} {other:?}");
         }
         // With `Exact`, other versions are other requests.
         let exact = with(|part| part.match_policy = Some("Exact".into()));
         let mut all = exact.clone();
         all.rules[0].api_versions = words_of(&["*"]);
-        assert_eq!(told(all.clone(), exact.clone()), None);
-        assert!(told(exact, all).is_some());
+        assert_eq!(proposal(all.clone(), exact.clone()), None);
+        assert!(proposal(exact, all).is_some());
     }
 
     #[test]

@@ -118,7 +118,7 @@ mod tests {
         of(&members.iter().map(|(policy, groups)| (*policy, &groups[..])).collect::<Vec<_>>(), true)
     }
 
-    fn told(groups: &Groups) -> Vec<(String, Vec<String>)> {
+    fn entries(groups: &Groups) -> Vec<(String, Vec<String>)> {
         let words = |entry: &GroupEntry| {
             (entry.id.as_str().to_owned(), entry.members.iter().map(ToString::to_string).collect())
         };
@@ -130,7 +130,7 @@ mod tests {
             .iter()
             .map(|(id, members)| ((*id).to_owned(), members.iter().map(|&member| member.to_owned()).collect()))
             .collect();
-        assert_eq!(told(groups), expected);
+        assert_eq!(entries(groups), expected);
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn deviates(loader: &LoaderState, evaluator: Evaluator<'_>) -> (ReplicaState, i6
     (deviation.state, deviation.serving, deviation.reason, deviation.message.unwrap_or_default().to_string())
 }
 
-fn told(state: ReplicaState, serving: i64, reason: Reason) -> (ReplicaState, i64, Option<String>, String) {
+fn fails(state: ReplicaState, serving: i64, reason: Reason) -> (ReplicaState, i64, Option<String>, String) {
     (state, serving, Some(reason.to_string()), "in words".into())
 }
 
@@ -90,10 +90,10 @@ fn the_newest_generation_is_a_line_in_the_map() {
 #[test]
 fn the_controller_is_told_which_keys_of_paths_the_evaluator_accepts() {
     let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
-    let told = |evaluator| join(&pod, &loader(policy(Phase::Published, None)), evaluator, time(100)).path_keys;
+    let path_keys = |evaluator| join(&pod, &loader(policy(Phase::Published, None)), evaluator, time(100)).path_keys;
     let state = EvaluatorState { path_keys: vec!["0a1b2c3d".into(), "plain".into()], ..serving(2) };
-    assert_eq!(told(Evaluator::Answers(&state)), ["0a1b2c3d", "plain"]);
-    assert_eq!(told(Evaluator::Silent("no answer", time(1))), Vec::<String>::new(), "nobody knows");
+    assert_eq!(path_keys(Evaluator::Answers(&state)), ["0a1b2c3d", "plain"]);
+    assert_eq!(path_keys(Evaluator::Silent("no answer", time(1))), Vec::<String>::new(), "nobody knows");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn w04_a_pod_says_whether_requests_pass_without_the_policy() {
 #[test]
 fn z18_what_was_loaded_before_its_revision_became_unreadable_is_not_current() {
     let unreadable = loader(policy(Phase::Failed, Some(failure(2, Reason::SpecInvalid))));
-    let expected = told(ReplicaState::Previous, 2, Reason::SpecInvalid);
+    let expected = fails(ReplicaState::Previous, 2, Reason::SpecInvalid);
     assert_eq!(deviates(&unreadable, Evaluator::Answers(&serving(2))), expected);
 }
 
@@ -132,22 +132,22 @@ fn z18_what_was_loaded_before_its_revision_became_unreadable_is_not_current() {
 fn a_failure_of_the_loader_counts_with_or_without_an_older_generation() {
     let failed = loader(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
     let nothing = EvaluatorState::default();
-    assert_eq!(deviates(&failed, Evaluator::Answers(&nothing)), told(ReplicaState::Failed, 0, Reason::NotFound));
-    assert_eq!(deviates(&failed, Evaluator::Answers(&serving(1))), told(ReplicaState::Previous, 1, Reason::NotFound));
+    assert_eq!(deviates(&failed, Evaluator::Answers(&nothing)), fails(ReplicaState::Failed, 0, Reason::NotFound));
+    assert_eq!(deviates(&failed, Evaluator::Answers(&serving(1))), fails(ReplicaState::Previous, 1, Reason::NotFound));
 }
 
 #[test]
 fn the_loader_s_failure_comes_before_the_evaluator_s() {
     let failed = loader(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
     let refused = deviating(0, Some(failure(2, Reason::SettingsInvalid)));
-    assert_eq!(deviates(&failed, Evaluator::Answers(&refused)), told(ReplicaState::Failed, 0, Reason::NotFound));
+    assert_eq!(deviates(&failed, Evaluator::Answers(&refused)), fails(ReplicaState::Failed, 0, Reason::NotFound));
 }
 
 #[test]
 fn what_the_evaluator_refuses_is_its_failure() {
     let published = loader(policy(Phase::Published, None));
     let refused = deviating(1, Some(failure(2, Reason::SettingsInvalid)));
-    let expected = told(ReplicaState::Previous, 1, Reason::SettingsInvalid);
+    let expected = fails(ReplicaState::Previous, 1, Reason::SettingsInvalid);
     assert_eq!(deviates(&published, Evaluator::Answers(&refused)), expected);
 }
 
@@ -169,10 +169,10 @@ fn a_failure_of_an_older_generation_says_nothing_of_the_newest() {
 fn a_volume_that_cannot_be_written_or_read_keeps_the_newest_generation_away() {
     let full =
         LoaderState { volume_failure: Some(failure(0, Reason::VolumeFull)), ..loader(policy(Phase::Published, None)) };
-    let expected = told(ReplicaState::Previous, 1, Reason::VolumeFull);
+    let expected = fails(ReplicaState::Previous, 1, Reason::VolumeFull);
     assert_eq!(deviates(&full, Evaluator::Answers(&serving(1))), expected);
     let torn = EvaluatorState { manifest_failure: Some(failure(0, Reason::ManifestInvalid)), ..serving(1) };
-    let expected = told(ReplicaState::Previous, 1, Reason::ManifestInvalid);
+    let expected = fails(ReplicaState::Previous, 1, Reason::ManifestInvalid);
     assert_eq!(deviates(&loader(policy(Phase::Published, None)), Evaluator::Answers(&torn)), expected);
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
     if object.meta.deleting {
         return None;
     }
-    let told = Told::of(object);
+    let registration = Registration::of(object);
     let facts = Facts {
         uid: &object.meta.uid,
         generation: object.meta.generation,
@@ -26,10 +26,10 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
         digest: None,
         members: None,
         rollback_to: object.rollback_to,
-        refusal: told.refusal(object.meta.generation),
+        refusal: registration.refusal(object.meta.generation),
     };
-    let words = told.words();
-    let webhook = webhook(policy, &told, &words);
+    let words = registration.words();
+    let webhook = webhook(policy, &registration, &words);
     let mut status = decide(&facts, replicas, webhook, policy.last.as_ref(), now);
     if policy.audit.is_some() {
         status.audit.clone_from(&policy.audit);
@@ -41,7 +41,7 @@ pub(crate) fn wanted(policy: &TrackedPolicy, replicas: &[Replica<'_>], now: Time
 
 /// What the controller says in the condition `WebhookConfigured`.
 #[derive(Debug, Clone, Copy)]
-enum Told<'a> {
+enum Registration<'a> {
     /// Nothing yet.
     Nothing,
     /// API servers call the policy by the match rules of this generation.
@@ -55,7 +55,7 @@ enum Told<'a> {
     Trouble(&'a Condition),
 }
 
-impl<'a> Told<'a> {
+impl<'a> Registration<'a> {
     fn of(object: &'a PolicyObject) -> Self {
         let Some(condition) = &object.webhook else { return Self::Nothing };
         match (condition.status, condition.reason.as_str()) {
@@ -102,18 +102,21 @@ impl<'a> Told<'a> {
     }
 }
 
-fn webhook<'a>(policy: &TrackedPolicy, told: &Told<'a>, words: &'a str) -> Webhook<'a> {
+fn webhook<'a>(policy: &TrackedPolicy, registration: &Registration<'a>, words: &'a str) -> Webhook<'a> {
     let generation = policy.object.meta.generation;
-    let confirmed = match told {
-        Told::Confirmed(confirmed) => Some(*confirmed),
+    let confirmed = match registration {
+        Registration::Confirmed(confirmed) => Some(*confirmed),
         _ => None,
     };
-    let why = Unconfirmed { words, stuck: told.stuck(generation), confirmed };
-    match told {
-        Told::Confirmed(confirmed) if *confirmed >= generation => Webhook::Confirmed,
-        Told::Confirmed(_) => Webhook::Older(why),
-        Told::Refused(_) | Told::NotRegistered(_) if is_older_called(policy) => Webhook::Older(why),
-        Told::Nothing | Told::Refused(_) | Told::NotRegistered(_) | Told::Trouble(_) => Webhook::Pending(why),
+    let why = Unconfirmed { words, stuck: registration.stuck(generation), confirmed };
+    match registration {
+        Registration::Confirmed(confirmed) if *confirmed >= generation => Webhook::Confirmed,
+        Registration::Confirmed(_) => Webhook::Older(why),
+        Registration::Refused(_) | Registration::NotRegistered(_) if is_older_called(policy) => Webhook::Older(why),
+        Registration::Nothing
+        | Registration::Refused(_)
+        | Registration::NotRegistered(_)
+        | Registration::Trouble(_) => Webhook::Pending(why),
     }
 }
 
@@ -244,8 +247,8 @@ mod tests {
     }
 
     /// What the webhook does, without words.
-    fn told(policy: &TrackedPolicy) -> &'static str {
-        match webhook(policy, &Told::of(&policy.object), "w") {
+    fn called(policy: &TrackedPolicy) -> &'static str {
+        match webhook(policy, &Registration::of(&policy.object), "w") {
             Webhook::Confirmed => "Confirmed",
             Webhook::Older(_) => "Older",
             Webhook::Pending(_) => "Pending",
@@ -253,7 +256,7 @@ mod tests {
     }
 
     fn refusal(policy: &TrackedPolicy) -> Option<&str> {
-        Told::of(&policy.object).refusal(policy.object.meta.generation)
+        Registration::of(&policy.object).refusal(policy.object.meta.generation)
     }
 
     fn set_reason(policy: &mut TrackedPolicy, reason: &str) {
@@ -267,20 +270,20 @@ mod tests {
         set_reason(&mut policy, Reason::QuotaExceeded.as_str());
         policy.object.webhook.as_mut().expect("a condition").message = "too many".into();
         assert_eq!(refusal(&policy), Some("too many"));
-        assert_eq!(told(&policy), "Pending");
+        assert_eq!(called(&policy), "Pending");
         let served = Some(Resolved::module(1, Digest::of(b"")));
         policy.last = Some(PolicyStatus { last_served: served, ..PolicyStatus::default() });
-        assert_eq!(told(&policy), "Older", "the older generation is still called");
+        assert_eq!(called(&policy), "Older", "the older generation is still called");
         policy.object.meta.generation = 3;
         assert_eq!(refusal(&policy), None);
     }
 
     #[test]
     fn the_webhook_counts_when_it_is_confirmed_for_this_generation() {
-        assert_eq!(told(&policy(2, Some(("True", 2)))), "Confirmed");
-        assert_eq!(told(&policy(2, Some(("True", 1)))), "Older");
-        assert_eq!(told(&policy(2, Some(("False", 2)))), "Pending");
-        assert_eq!(told(&policy(2, None)), "Pending");
+        assert_eq!(called(&policy(2, Some(("True", 2)))), "Confirmed");
+        assert_eq!(called(&policy(2, Some(("True", 1)))), "Older");
+        assert_eq!(called(&policy(2, Some(("False", 2)))), "Pending");
+        assert_eq!(called(&policy(2, None)), "Pending");
     }
 
     /// The policy as the controller has told of it since: its generation, and status, reason and generation of `WebhookConfigured`.
@@ -346,10 +349,10 @@ mod tests {
             }
             // The webhook of the generation that was called is gone.
             let gone = edited(&active(), 1, ("False", reason, 1));
-            assert_eq!(told(&gone), "Pending", "{reason}");
+            assert_eq!(called(&gone), "Pending", "{reason}");
         }
         for reason in ["CABundleInvalid", "Unknown", "Forbidden"] {
-            assert_eq!(told(&edited(&active(), 2, ("False", reason, 2))), "Pending", "{reason}");
+            assert_eq!(called(&edited(&active(), 2, ("False", reason, 2))), "Pending", "{reason}");
         }
     }
 
@@ -358,7 +361,7 @@ mod tests {
         let (loading, words) = decided(&edited(&active(), 2, ("True", "Registered", 1)), 1);
         assert_eq!(words[1], "True/ServingPrevious");
         let mut gone = edited(&loading, 2, ("False", "Forbidden", 2));
-        assert_eq!(told(&gone), "Pending");
+        assert_eq!(called(&gone), "Pending");
         // It stays so under a controller that knows nothing of the deletion.
         for reason in ["Forbidden", "SpecInvalid"] {
             let words;
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn what_nobody_mends_by_waiting_is_told_of_the_generation_that_it_is_about() {
         let stuck = |reason: &str, generation| {
-            Told::of(&edited(&active(), 2, ("False", reason, generation)).object).stuck(2).map(str::to_owned)
+            Registration::of(&edited(&active(), 2, ("False", reason, generation)).object).stuck(2).map(str::to_owned)
         };
         for reason in ["SpecInvalid", "Forbidden"] {
             assert_eq!((stuck(reason, 2).as_deref(), stuck(reason, 1)), (Some(reason), None));

@@ -34,7 +34,7 @@ fn verdict(pod: &Pod, id: &str, review: &Review) -> AuditVerdict {
 }
 
 /// The outcome and the message of a policy's first generation.
-fn told(pod: &Pod, id: &str, review: &Review) -> (AuditOutcome, Option<String>) {
+fn outcome(pod: &Pod, id: &str, review: &Review) -> (AuditOutcome, Option<String>) {
     let AuditVerdict { outcome, generation, message, reason } = verdict(pod, id, review);
     assert_eq!((generation, reason), (1, None), "{id}");
     (outcome, message)
@@ -70,15 +70,15 @@ fn promise_an_audit_tells_the_verdict_as_it_is_and_counts_as_no_request() {
 
     let said = |text: &str| Some(text.to_owned());
     let owned = Review::pod().label("owner", "me");
-    assert_eq!(told(&pod, "cluster/labels", &owned), (AuditOutcome::Allowed, None));
+    assert_eq!(outcome(&pod, "cluster/labels", &owned), (AuditOutcome::Allowed, None));
     let denied = (AuditOutcome::Denied, said("missing labels: owner"));
-    assert_eq!(told(&pod, "cluster/labels", &Review::pod()), denied);
+    assert_eq!(outcome(&pod, "cluster/labels", &Review::pod()), denied);
     let denied = (AuditOutcome::Denied, said("denied by always_deny"));
-    assert_eq!(told(&pod, "namespaced/team-a/warns", &Review::pod()), denied);
-    assert_eq!(told(&pod, "cluster/changes", &Review::small_pod()), (AuditOutcome::Changes, None));
-    assert_eq!(told(&pod, "cluster/off", &Review::pod()), (AuditOutcome::Allowed, said("the policy is suspended")));
+    assert_eq!(outcome(&pod, "namespaced/team-a/warns", &Review::pod()), denied);
+    assert_eq!(outcome(&pod, "cluster/changes", &Review::small_pod()), (AuditOutcome::Changes, None));
+    assert_eq!(outcome(&pod, "cluster/off", &Review::pod()), (AuditOutcome::Allowed, said("the policy is suspended")));
     let denied = (AuditOutcome::Denied, said("the group denies; member `no`: no, says the member"));
-    assert_eq!(told(&pod, "cluster/group", &Review::pod()), denied);
+    assert_eq!(outcome(&pod, "cluster/group", &Review::pod()), denied);
     assert_eq!(failed(&pod, "cluster/traps"), Reason::EvaluationTrapped);
     assert_eq!(failed(&pod, "cluster/loops"), Reason::EvaluationTimedOut);
     assert_eq!(failed(&pod, "cluster/missing"), Reason::NotFound);

@@ -4,7 +4,7 @@ use portcullis_tests::{Folder, Pod, Policy, eventually};
 use serde_json::{Value, json};
 
 /// The reason of the condition Ready, and the message of MetadataMatched.
-fn told(pod: &Pod, policy: &Policy) -> (String, String) {
+fn ready_and_message(pod: &Pod, policy: &Policy) -> (String, String) {
     let status = pod.status(&policy.id()).expect("a status");
     let conditions = status["status"]["conditions"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -31,13 +31,13 @@ fn promise_what_a_module_declares_and_its_policy_does_not_grant_is_told_before_a
 
     pod.wait_condition(&some.id(), "Ready", "True", "Active");
     pod.wait_condition(&some.id(), "MetadataMatched", "False", "CapabilityNotGranted");
-    let (ready, message) = told(&pod, &some);
+    let (ready, message) = ready_and_message(&pod, &some);
     assert_eq!(ready, "Active", "it answers all the same");
     let words = "the module declares net/*, crypto/*, kubernetes/*, and the policy does not grant it";
     assert!(message.starts_with(words) && message.contains("spec.hostCapabilities"), "{message}");
     // If the installation does not allow a capability, the message names the setting that does.
     pod.wait_condition(&team.id(), "MetadataMatched", "False", "CapabilityUnavailable");
-    let (_, message) = told(&pod, &team);
+    let (_, message) = ready_and_message(&pod, &team);
     assert!(message.starts_with("oci/*: ") && message.contains("--namespaced-capability"), "{message}");
     pod.wait_condition(&plain().id(), "MetadataMatched", "False", "MutatingDiffers");
 
@@ -46,7 +46,9 @@ fn promise_what_a_module_declares_and_its_policy_does_not_grant_is_told_before_a
     folder.put(&plain());
     pod.wait_current(&all.id(), 2);
     pod.wait_condition(&plain().id(), "MetadataMatched", "True", "AsExpected");
-    eventually("the status to know of the grants", || (!told(&pod, &all).1.contains("does not grant")).then_some(()));
+    eventually("the status to know of the grants", || {
+        (!ready_and_message(&pod, &all).1.contains("does not grant")).then_some(())
+    });
     folder.put(&plain().on("configmaps"));
     pod.wait_condition(&plain().id(), "MetadataMatched", "False", "RulesDiffer");
     // A restarted loader reports the same, which it reads from the volume.

@@ -5,7 +5,7 @@ use super::*;
 use crate::failed::Cause;
 
 /// What a deleted policy says after each of these actions has failed, which has to be this one.
-fn told(stage: &mut Stage, action: &str, cause: Cause) -> Vec<(String, String)> {
+fn conditions_after(stage: &mut Stage, action: &str, cause: Cause) -> Vec<(String, String)> {
     let actions = stage.decide();
     assert_eq!(actions.iter().map(short).collect::<Vec<_>>(), [action]);
     answer(stage, &actions, cause);
@@ -26,15 +26,15 @@ fn deleted() -> Stage {
 #[test]
 fn each_step_of_a_deletion_that_the_api_server_refuses_is_told_in_its_words() {
     let mut stage = deleted();
-    let check = |told: Vec<(String, String)>, reason: &str, what: &str| {
-        let [(condition, message)] = &told[..] else { panic!("{told:?}") };
+    let check = |conditions: Vec<(String, String)>, reason: &str, what: &str| {
+        let [(condition, message)] = &conditions[..] else { panic!("{conditions:?}") };
         assert_eq!(condition, &format!("a False {reason} at 1"));
         assert!(message.starts_with(&format!("the policy is being deleted, and {what}: its words; ")), "{message}");
     };
     let name = stage.world.webhooks.values().next().expect("a webhook").name.clone();
     let what = format!("webhook configuration {name}, which API servers still call, cannot be deleted");
-    check(told(&mut stage, "unregister", Cause::Forbidden), "Forbidden", &what);
-    check(told(&mut deleted(), "unregister", Cause::Refused), "Forbidden", &what);
+    check(conditions_after(&mut stage, "unregister", Cause::Forbidden), "Forbidden", &what);
+    check(conditions_after(&mut deleted(), "unregister", Cause::Refused), "Forbidden", &what);
     let removed = stage.decide().into_iter().next().expect("a removal");
     stage.memory.succeeded(&removed);
     stage.world.webhooks.clear();
@@ -42,14 +42,14 @@ fn each_step_of_a_deletion_that_the_api_server_refuses_is_told_in_its_words() {
 
     stage.pass(5);
     let mark = "mark a-1 deleted=true";
-    check(told(&mut stage, mark, Cause::Forbidden), "Forbidden", "revision a-1 cannot be changed");
+    check(conditions_after(&mut stage, mark, Cause::Forbidden), "Forbidden", "revision a-1 cannot be changed");
     stage.revision(&policy("a"), &["deleted"]);
     assert_eq!(stage.actions(), NOTHING, "what is over is not told");
     stage.pass(2);
-    check(told(&mut stage, "remove a-1", Cause::Forbidden), "Forbidden", "revision a-1 cannot be deleted");
+    check(conditions_after(&mut stage, "remove a-1", Cause::Forbidden), "Forbidden", "revision a-1 cannot be deleted");
     stage.world.revisions.clear();
     let what = "the finalizer of Portcullis cannot be removed";
-    check(told(&mut stage, "release a", Cause::Refused), "SpecInvalid", what);
+    check(conditions_after(&mut stage, "release a", Cause::Refused), "SpecInvalid", what);
     stage.world.policies.clear();
     stage.decide();
     assert!(stage.memory.obstacles.is_empty(), "nothing is kept of a policy that is gone");
@@ -58,10 +58,10 @@ fn each_step_of_a_deletion_that_the_api_server_refuses_is_told_in_its_words() {
 #[test]
 fn a_deletion_that_fails_for_a_while_says_so_whatever_the_cause() {
     let mut stage = deleted();
-    assert_eq!(told(&mut stage, "unregister", Cause::Overtaken), []);
-    assert_eq!(told(&mut stage, "unregister", Cause::Other), [], "it may pass by itself");
+    assert_eq!(conditions_after(&mut stage, "unregister", Cause::Overtaken), []);
+    assert_eq!(conditions_after(&mut stage, "unregister", Cause::Other), [], "it may pass by itself");
     stage.pass(29);
-    assert_eq!(told(&mut stage, "unregister", Cause::Other), []);
+    assert_eq!(conditions_after(&mut stage, "unregister", Cause::Other), []);
     stage.pass(1);
     let conditions = said(&stage.decide());
     assert_eq!(conditions.len(), 1);
@@ -79,7 +79,7 @@ fn a_webhook_that_a_finalizer_keeps_holds_its_policy() {
         });
         stage.take(Collection::Webhooks(webhook.kind), json!({"metadata": metadata, "webhooks": *webhook.entries}));
     }
-    assert_eq!(told(&mut stage, "unregister", Cause::Other), []);
+    assert_eq!(conditions_after(&mut stage, "unregister", Cause::Other), []);
     for _ in 0..3 {
         stage.pass(60);
         let actions = stage.decide();
@@ -123,14 +123,16 @@ fn over(reason: &str, what: &str) -> [(String, String); 1] {
 #[test]
 fn a_policy_says_once_that_what_held_up_its_deletion_is_over() {
     let mut stage = deleted();
-    told(&mut stage, "unregister", Cause::Forbidden);
+    conditions_after(&mut stage, "unregister", Cause::Forbidden);
     let held_up = written(&mut stage, policy("a").deleting());
     unregister(&mut stage);
     assert_eq!(said(&stage.decide()), over("Forbidden", "what held it up is over"));
     written(&mut stage, held_up);
     assert_eq!(stage.actions(), NOTHING);
     stage.pass(5);
-    let [(_, message)] = &told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden)[..] else { panic!("one") };
+    let [(_, message)] = &conditions_after(&mut stage, "mark a-1 deleted=true", Cause::Forbidden)[..] else {
+        panic!("one")
+    };
     assert!(message.contains("revision a-1 cannot be changed"), "the next one is shown: {message}");
 }
 
@@ -138,7 +140,7 @@ fn a_policy_says_once_that_what_held_up_its_deletion_is_over() {
 fn a_policy_that_was_uninstalled_says_so_too() {
     let mut stage = deleted();
     stage.put(policy("a").deleting().condition("False", "Uninstalled", 1));
-    told(&mut stage, "unregister", Cause::Other);
+    conditions_after(&mut stage, "unregister", Cause::Other);
     stage.pass(30);
     written(&mut stage, policy("a").deleting());
     unregister(&mut stage);
@@ -149,7 +151,7 @@ fn a_policy_that_was_uninstalled_says_so_too() {
 fn a_policy_that_only_a_finalizer_of_somebody_else_keeps_does_not_blame_portcullis() {
     let mut stage = Stage::new();
     stage.put(policy("a").deleting());
-    told(&mut stage, "release a", Cause::Refused);
+    conditions_after(&mut stage, "release a", Cause::Refused);
     let mut released = written(&mut stage, policy("a").deleting());
     released.0["metadata"]["finalizers"] = json!(["example.com/other"]);
     stage.put(released.clone());
@@ -164,12 +166,12 @@ fn a_new_leader_tries_each_step_before_it_says_that_nothing_holds_up_a_deletion(
     unregister(&mut stage);
     stage.decide();
     stage.pass(5);
-    told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden);
+    conditions_after(&mut stage, "mark a-1 deleted=true", Cause::Forbidden);
     written(&mut stage, policy("a").deleting());
     stage.memory = Memory::new(stage.start + stage.elapsed);
     assert_eq!(stage.actions(), NOTHING, "the pause starts again");
     stage.pass(5);
-    assert_eq!(told(&mut stage, "mark a-1 deleted=true", Cause::Forbidden), [], "it is still right");
+    assert_eq!(conditions_after(&mut stage, "mark a-1 deleted=true", Cause::Forbidden), [], "it is still right");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::*;
 use crate::impact::tests::impact;
 
 /// The status when one pod that serves generation 7 reports these figures.
-fn told(impacts: &[(i64, i64)], facts: &Facts<'_>, previous: Option<&PolicyStatus>) -> PolicyStatus {
+fn status(impacts: &[(i64, i64)], facts: &Facts<'_>, previous: Option<&PolicyStatus>) -> PolicyStatus {
     let entry = |(generation, second): &(i64, i64)| ReportImpact {
         policy_uid: UID.into(),
         impact: impact(*generation, *second, 12),
@@ -19,14 +19,14 @@ fn told(impacts: &[(i64, i64)], facts: &Facts<'_>, previous: Option<&PolicyStatu
 
 #[test]
 fn figures_stay_when_the_pod_that_counted_forgets_them_and_over_edits() {
-    let first = told(&[], &facts(), None);
+    let first = status(&[], &facts(), None);
     assert_eq!(first.impact, None);
-    let counted = told(&[(7, 5)], &facts(), Some(&first));
+    let counted = status(&[(7, 5)], &facts(), Some(&first));
     assert_eq!(counted, PolicyStatus { impact: Some(impact(7, 5, 12)), ..first });
-    assert_eq!(told(&[(7, 5)], &facts(), Some(&counted)), counted, "and no further update");
-    assert_eq!(told(&[], &facts(), Some(&counted)), counted, "after a restart");
-    let edited = told(&[], &Facts { generation: 8, ..facts() }, Some(&counted));
+    assert_eq!(status(&[(7, 5)], &facts(), Some(&counted)), counted, "and no further update");
+    assert_eq!(status(&[], &facts(), Some(&counted)), counted, "after a restart");
+    let edited = status(&[], &Facts { generation: 8, ..facts() }, Some(&counted));
     assert_eq!((edited.observed_generation, edited.impact), (8, counted.impact.clone()));
-    let checked = told(&[(8, 1)], &Facts { generation: 8, ..facts() }, Some(&counted));
+    let checked = status(&[(8, 1)], &Facts { generation: 8, ..facts() }, Some(&counted));
     assert_eq!(checked.impact, Some(impact(8, 1, 12)));
 }
