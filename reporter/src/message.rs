@@ -87,7 +87,7 @@ pub(crate) fn lacking<'a>(
 
 /// Says that requests pass without the policy, and until when.
 pub(crate) fn passed_over(passing: usize, expected: u32, is_stuck: bool) -> String {
-    let until = if is_stuck { "mended and loaded" } else { "loaded" };
+    let until = if is_stuck { "fixed and loaded" } else { "loaded" };
     match expected {
         1 => format!("it was never enforced, so requests pass without it until it is {until}"),
         _ => format!(

@@ -211,7 +211,7 @@ fn w04_a_policy_that_was_never_enforced_is_not_yet_where_it_is_not_loaded() {
         enforced_words(&[PassedOver(Some(Reason::NotFound))]),
         (
             not_yet.clone(),
-            "it was never enforced, so requests pass without it until it is mended and loaded; nothing answers; generation 7: \
+            "it was never enforced, so requests pass without it until it is fixed and loaded; nothing answers; generation 7: \
              NotFound: in words"
                 .to_owned()
         )
