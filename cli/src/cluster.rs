@@ -19,7 +19,7 @@ pub use error::{Action, ClusterError};
 pub use objects::{Discovered, Page, Selection};
 pub use policies::Found;
 
-/// Most tries of a request that a busy API server puts off (429), and the pause between two.
+/// Maximum number of attempts at a request that a busy API server puts off (429), and the pause between two.
 const TRIES: u32 = 4;
 const BUSY: Duration = Duration::from_secs(1);
 

@@ -29,7 +29,7 @@ pub struct Args {
     pub private_dir: PathBuf,
 
     /// The largest size of that folder; without it, the disk is the limit. A pod whose folder outgrows its limit is evicted, so a policy
-    /// whose copy does not fit below this size fails to load, and what serves goes on.
+    /// whose copy does not fit below this size fails to load, and what serves keeps serving.
     #[arg(long, env = "PORTCULLIS_PRIVATE_SIZE", value_name = "BYTES", value_parser = parse_bytes)]
     pub private_size: Option<u64>,
 
@@ -86,7 +86,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_CORES", value_name = "N")]
     pub cores: Option<u16>,
 
-    /// The most policy instances at the same time.
+    /// Maximum number of policy instances at the same time.
     #[arg(long, env = "PORTCULLIS_INSTANCES", value_name = "N", default_value_t = 128)]
     pub instances: u32,
 
@@ -115,12 +115,12 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_MAX_BODY", value_name = "BYTES", default_value = "7MiB", value_parser = parse_bytes)]
     pub max_body: u64,
 
-    /// The most connections at the same time. Beyond it one makes room: stalled ones go first, then those of clients that no review was
+    /// Maximum number of connections. Beyond it one makes room: stalled ones go first, then those of clients that no review was
     /// answered for. One that is being answered stays; while all are, a new one is refused.
     #[arg(long, env = "PORTCULLIS_MAX_CONNECTIONS", value_name = "N", default_value_t = 4096)]
     pub max_connections: u32,
 
-    /// The most requests under way at the same time. A policy, and all policies of a namespace, may have as many of them as remain free.
+    /// Maximum number of requests under way. A policy, and all policies of a namespace, may have as many of them as remain free.
     /// Beyond that requests are answered at once as Overloaded, by each policy's failurePolicy.
     #[arg(long, env = "PORTCULLIS_MAX_REQUESTS", value_name = "N", default_value_t = 2048)]
     pub max_requests: u32,

@@ -113,7 +113,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_RETRY_OUTSIDE", value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
     pub retry_outside: Duration,
 
-    /// How long a match group goes on answering for policies that have left it.
+    /// How long a match group keeps answering for policies that have left it.
     #[arg(long, env = "PORTCULLIS_TOMBSTONE", value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
     pub tombstone: Duration,
 

@@ -48,7 +48,7 @@ pub(super) fn settled(id: &PolicyId, file: &str, loader: &LoaderState, evaluator
     let deviation = evaluator.deviations.iter().find(|other| other.id == *id && is_it(other.generation, &other.uid));
     let refused = deviation.into_iter().flat_map(|deviation| &deviation.refused);
     // Failures that may pass are left out: for instance, an artifact that the evaluator could not use is compiled again. But nobody waits here
-    // for a registry that is away, and a recording never has the missing call.
+    // for a registry that is unreachable, and a recording never has the missing call.
     let is_over = |reason: Reason| reason == Reason::CapabilityUnavailable || !reason.class().is_retryable();
     let refused = refused.filter(|refused| refused.digest == module && refused.failure.generation == policy.generation);
     let failure = refused.map(|refused| &refused.failure).find(|failure| is_over(failure.reason))?;

@@ -1,7 +1,7 @@
 //! The start gate, which keeps a fresh replica out of rotation until its first manifest is served as well as it can be.
 //!
 //! Its limit is one on the time without progress: a pod that fetches and compiles one module after the other replaces no pod that serves
-//! them all, and a source that is away holds up no rollout. Each tenant's progress counts for its own policies. A namespace that is the
+//! them all, and a source that is down holds up no rollout. Each tenant's progress counts for its own policies. A namespace that is the
 //! last one is not waited for beyond the limit, or its hundreds of slow modules would keep all others from a new replica.
 
 use std::collections::{HashMap, HashSet};

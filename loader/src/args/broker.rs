@@ -34,7 +34,7 @@ pub struct BrokerArgs {
     pub policy_checks: PolicyChecks,
 
     /// Whether the answer also counts the objects that exist and that the policy would deny. They are listed with this program's own
-    /// rights, which it needs for each kind. Who applies a policy sees figures and one name.
+    /// rights, which it needs for each kind. Users who apply a policy see figures and one name.
     #[arg(long, env = "PORTCULLIS_CHECK_IMPACT", value_enum, default_value = "off")]
     pub check_impact: Switch,
 

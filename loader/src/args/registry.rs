@@ -39,7 +39,7 @@ pub struct RegistryArgs {
     #[arg(long, env = "PORTCULLIS_NAME_SERVER", value_name = "ADDRESS")]
     pub name_server: Option<SocketAddr>,
 
-    /// Most attempts a second at one host.
+    /// Maximum number of attempts per second at one host.
     #[arg(long, env = "PORTCULLIS_FETCH_ATTEMPTS", value_name = "N", default_value_t = 10)]
     pub fetch_attempts: u32,
 }

@@ -13,7 +13,7 @@ use super::Input;
 /// Other loaders of the installation.
 #[derive(Debug, Clone, Args)]
 pub struct SiblingArgs {
-    /// Other loaders that are asked for a module while its registry is away: an address with a port, or a name with a port,
+    /// Other loaders that are asked for a module while its registry is unreachable: an address with a port, or a name with a port,
     /// like that of a headless Service, which is looked up each time. May be given several times.
     #[arg(
         long,

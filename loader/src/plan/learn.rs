@@ -48,7 +48,7 @@ impl Plan {
 }
 
 /// Whether an older generation must serve, as a candidate that was refused for this reason will be refused again, or, where it needs a registry or
-/// an API server to load, for as long as that is away.
+/// an API server to load, for as long as that is unreachable.
 fn needs_an_older_one(reason: Reason) -> bool {
     let is_for_good = reason.class() == Class::Final && matches!(reason.stage(), Stage::Load | Stage::Compile);
     is_for_good || reason == Reason::CapabilityUnavailable

@@ -25,7 +25,7 @@ const PER_MINUTE: usize = 50;
 const WAITING_OF_ONE: usize = 12;
 /// Most events that wait, or are remembered for their series.
 const KEPT: usize = 4096;
-/// Most tries of an event that is refused; a new leader may be refused for some seconds.
+/// Maximum number of attempts to write an event that is refused; a new leader may be refused for some seconds.
 const TRIES: u32 = 6;
 /// How long an event of a namespace where writes fail is kept, if none of another namespace shows that the API server works.
 const HOPELESS: Duration = Duration::from_secs(10 * 60);

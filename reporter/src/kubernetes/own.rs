@@ -1,5 +1,5 @@
 //! This pod's own report: written with each change, and renewed. Only the newest report waits to be written, so that no queue builds up
-//! behind a slow API server. Retries that fail in the same way are written later, several at once: while a registry is away, there is always
+//! behind a slow API server. Retries that fail in the same way are written later, several at once: while a registry is down, there is always
 //! another one.
 
 use std::collections::BTreeSet;

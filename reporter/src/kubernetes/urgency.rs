@@ -20,7 +20,7 @@ pub(crate) enum Urgency {
     Soon,
     /// Later, as only numbers and messages differ: loading makes progress, or a pod has come or gone.
     Progress,
-    /// Much later, as only the times of the next tries differ: while a registry is away, they do all the time.
+    /// Much later, as only the times of the next tries differ: while a registry is unreachable, they do all the time.
     Retries,
     /// After a moment, and then in turn with those that show progress: the generation is beyond a limit, so that nothing waits for its status.
     /// A tenant may have any number of these.
