@@ -11,6 +11,7 @@
 //! The reporter that holds the Lease scans when an interval has passed since the last scan, and soon after a change of policies or of the
 //! generations that serve, unless that would make it read objects for more than a tenth of the time (`rest`). Objects are read page by page. Policies are not asked again about objects that were judged and have not changed.
 //! A policy that takes more than its share of the time is not asked about further objects in a scan (`budget`), so that it delays no other.
+//! Where writes of reports are slow, the others in that namespace are left for the next scan (`slow_writes`).
 
 mod ask;
 mod budget;
@@ -25,6 +26,7 @@ mod plan;
 mod report;
 mod rest;
 mod scan;
+mod slow_writes;
 mod subject;
 mod tally;
 mod worker;

@@ -1,4 +1,5 @@
-//! Reads and writes the reports. Writes are paced and tried again; one that fails for good does not end the scan.
+//! Reads and writes the reports. Writes are paced and tried again; one that fails for good does not end the scan, and slow ones of a namespace
+//! hold up the others for a limited time.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use super::known::{Action, Known, ObjectKey};
 use super::metrics::AuditMetrics;
 use super::pages::Pages;
 use super::report::{AuditFormat, SOURCE};
+use super::slow_writes::SlowWrites;
 
 /// Shortest time between two writes: 20 in a second.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -40,6 +42,8 @@ pub(super) struct Writer {
     /// Whether a write was refused at each try in this scan. Then no further one is tried again: where a right is missing, or a quota used up, each of
     /// thousands of writes would delay the scan.
     stays_refused: bool,
+    /// What slow writes have taken in this scan.
+    pub(super) slow_writes: SlowWrites,
     last: Instant,
 }
 
@@ -70,6 +74,7 @@ impl Writer {
             is_listed: [false; 2],
             problem: None,
             stays_refused: false,
+            slow_writes: SlowWrites::default(),
             last: Instant::now(),
         }
     }
@@ -79,6 +84,7 @@ impl Writer {
         self.known = Known::default();
         self.problem = None;
         self.stays_refused = false;
+        self.slow_writes.begin();
         for is_namespaced in [true, false] {
             let listed = self.list_kind(is_namespaced).await;
             self.is_listed[usize::from(is_namespaced)] = listed.is_ok();
@@ -199,30 +205,29 @@ impl Writer {
             return Ok(false);
         }
         let api = self.api(key);
+        let namespace = key.namespace.as_deref().unwrap_or_default();
         let (mut retry, mut tries, mut refusals) = (Retry::default(), 0, 0);
         loop {
+            let Some(limit) = self.slow_writes.limit(namespace) else { return Err(self.leave(namespace)) };
             tokio::time::sleep((self.last + PAUSE).saturating_duration_since(Instant::now())).await;
             self.last = Instant::now();
             if !self.leadership.is_held() {
                 // Another reporter writes now, and the task of this scan is about to be aborted.
                 return Ok(false);
             }
-            let answer = match write {
-                Write::Apply(report) => {
-                    let params = PatchParams::apply(AUDIT_MANAGER).force();
-                    api.patch(&key.name, &params, &Patch::Apply(report)).await.map(|_| "written")
-                }
-                Write::Delete => api.delete(&key.name, &DeleteParams::default()).await.map(|_| "deleted"),
-            };
+            let answer = tokio::time::timeout(limit, send(&api, &key.name, write)).await;
+            self.slow_writes.tried(namespace, self.last.elapsed());
             let error = match answer {
-                Ok(result) => {
+                Ok(Ok(result)) => {
                     self.failures.over();
                     self.metrics.write(result);
                     return Ok(true);
                 }
                 // The object and its reports are about to be gone.
-                Err(error) if is_of_ending_namespace(&error) => return Ok(true),
-                Err(error) => CallError::from(error),
+                Ok(Err(error)) if is_of_ending_namespace(&error) => return Ok(true),
+                Ok(Err(error)) => CallError::from(error),
+                // Nothing is left of what the namespace may take.
+                Err(_) => return Err(self.leave(namespace)),
             };
             tries += 1;
             let may_pass = match write {
@@ -232,7 +237,7 @@ impl Writer {
             if may_pass && !self.stays_refused {
                 refusals += 1;
                 if refusals < REFUSED_TRIES {
-                    tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
+                    self.pause(namespace, &mut retry, &error).await;
                     continue;
                 }
                 self.stays_refused = true;
@@ -248,8 +253,40 @@ impl Writer {
                 let why = clean(&error.to_string(), MAX_QUOTE);
                 return Err(format!("not all reports could be written: {why}"));
             }
-            tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
+            self.pause(namespace, &mut retry, &error).await;
         }
+    }
+
+    /// Waits before the next try of a write in a namespace.
+    async fn pause(&mut self, namespace: &str, retry: &mut Retry, error: &CallError) {
+        let mut pause = retry.pause(error, fastrand::f64());
+        // A webhook cannot cut the connection, but it can ask for a pause of minutes.
+        if !matches!(error, CallError::Unreachable(_)) {
+            pause = pause.min(self.slow_writes.limit(namespace).unwrap_or_default());
+            self.slow_writes.paused(namespace, pause);
+        }
+        tokio::time::sleep(pause).await;
+    }
+
+    /// Leaves a report for the next scan, as slow writes have taken what they may in its namespace. The text says so.
+    fn leave(&mut self, namespace: &str) -> String {
+        self.metrics.write("postponed");
+        let seconds = self.slow_writes.lost(namespace).as_secs();
+        if self.slow_writes.leave(namespace) {
+            tracing::warn!(
+                namespace,
+                seconds,
+                "the audit leaves reports of a namespace for the next scan, as writes there take too long; a webhook may be slow"
+            );
+        }
+        let place = match namespace {
+            "" => "outside namespaces".to_owned(),
+            namespace => format!("in namespace {}", clean(namespace, MAX_QUOTE)),
+        };
+        format!(
+            "not all reports could be written: writes {place} took {seconds} s, perhaps because of a slow webhook, which is too long for the \
+             audit of others; the next scan goes on"
+        )
     }
 
     fn api(&self, key: &ObjectKey) -> Api<BoundedObject> {
@@ -268,6 +305,17 @@ impl Writer {
             kind: self.format.kind(is_namespaced).to_owned(),
             plural: self.format.plural(is_namespaced),
         }
+    }
+}
+
+/// Tries a write once. The result is that of the metric.
+async fn send(api: &Api<BoundedObject>, name: &str, write: Write<'_>) -> kube::Result<&'static str> {
+    match write {
+        Write::Apply(report) => {
+            let params = PatchParams::apply(AUDIT_MANAGER).force();
+            api.patch(name, &params, &Patch::Apply(report)).await.map(|_| "written")
+        }
+        Write::Delete => api.delete(name, &DeleteParams::default()).await.map(|_| "deleted"),
     }
 }
 

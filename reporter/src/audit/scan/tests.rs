@@ -28,6 +28,7 @@ use crate::audit::writer::Writer;
 use crate::kubernetes::stub::{self, leads, refused};
 
 mod pages;
+mod slow_writes;
 
 /// The number of objects in each of the two namespaces.
 const OBJECTS: usize = 30;
