@@ -86,7 +86,7 @@ pub struct Metrics {
     pub panics: IntCounter,
     /// 1 while the broker is connected.
     pub broker_connected: IntGauge,
-    /// Calls of guests that went to the broker, by capability and outcome (done, denied, failed).
+    /// Calls of guests that went to the broker, by capability and outcome (done, negative, denied, failed).
     pub capability_calls: IntCounterVec,
     /// Policies that somebody applied, by outcome (passed, refused, unknown, skipped).
     pub checks: IntCounterVec,
@@ -217,7 +217,7 @@ impl Metrics {
         let capability_calls = counters(
             &registry,
             "portcullis_capability_calls_total",
-            "Calls of policies to the broker by capability and outcome (done, denied, failed)",
+            "Calls of policies to the broker by capability and outcome (done, negative, denied, failed)",
             &["capability", "outcome"],
         )?;
         let checks = counters(

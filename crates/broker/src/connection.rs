@@ -160,7 +160,7 @@ fn reply(number: u64, answer: Result<Bytes, ProvideError>) -> Bytes {
         Err(error) => (error.outcome(), Bytes::from(error.to_string())),
     };
     let frame = encode_frame(&BrokerReply { number, outcome }, &body);
-    Bytes::from(frame.expect("the header is two plain fields"))
+    Bytes::from(frame.expect("the header is plain fields"))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl Names {
         if host.is_empty() || host.len() > LONGEST {
             return Err(ProvideError::failed(format!("want the name of a host, of 1 to {LONGEST} bytes")));
         }
-        let failed = |error: NetError| ProvideError::failed(format!("failed to look up {host}: {error}"));
+        let failed = |error: NetError| failure(&host, &error);
         let resolver = self.resolver.get().map_err(failed)?;
         let found = resolver.lookup_ip(host.as_str()).await.map_err(failed)?;
         let mut ips: Vec<String> = found.iter().take(MOST).map(|ip| ip.to_string()).collect();
@@ -51,11 +51,23 @@ impl Names {
     }
 }
 
+/// Why there is no address. That the name does not exist is an answer about all its records. That there are no records of a kind is none: there
+/// is a question for each kind of address, and the other one may have failed.
+fn failure(host: &str, error: &NetError) -> ProvideError {
+    let text = format!("failed to look up {host}: {error}");
+    match error.is_nx_domain() {
+        true => ProvideError::negative(text),
+        false => ProvideError::failed(text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Instant;
 
+    use hickory_resolver::net::{DnsError, NoRecords};
+    use hickory_resolver::proto::op::{Query, ResponseCode};
     use portcullis_util::lock;
     use tokio::net::UdpSocket;
     use tokio::time::sleep;
@@ -108,7 +120,8 @@ mod tests {
         let now = Now::default();
         let names = Names::new(Some(name_server(Arc::clone(&now)).await));
         let look_up = async || names.look_up(b"\"web.example.\"").await;
-        look_up().await.expect_err("it does not exist");
+        let error = look_up().await.expect_err("it does not exist");
+        assert!(matches!(&error, ProvideError::Negative(text) if text.starts_with("failed to look up")), "{error}");
         for ip in [[192, 0, 2, 7], [192, 0, 2, 8]] {
             *lock(&now) = Some(ip);
             let [a, b, c, d] = ip;
@@ -118,6 +131,25 @@ mod tests {
                 assert!(Instant::now() < limit, "{wanted}");
                 sleep(Duration::from_millis(50)).await;
             }
+        }
+    }
+
+    #[test]
+    fn only_that_a_name_does_not_exist_is_an_answer() {
+        let no_records = |code| NetError::from(NoRecords::new(Query::default(), code));
+        for (error, is_answer) in [
+            (no_records(ResponseCode::NXDomain), true),
+            (no_records(ResponseCode::NoError), false),
+            (NetError::Dns(DnsError::ResponseCode(ResponseCode::ServFail)), false),
+            (NetError::Timeout, false),
+            (NetError::NoConnections, false),
+        ] {
+            let told = failure("web.example", &error);
+            assert_eq!(matches!(told, ProvideError::Negative(_)), is_answer, "{error}");
+            assert!(
+                told.to_string().starts_with("Callback evaluation failure: failed to look up web.example: "),
+                "{told}"
+            );
         }
     }
 

@@ -25,7 +25,7 @@ impl Metrics {
         let calls = counters(
             registry,
             "portcullis_broker_calls_total",
-            "Calls of policies that the broker answered, by capability and outcome (done, denied, failed)",
+            "Calls of policies that the broker answered, by capability and outcome (done, negative, denied, failed)",
             &["capability", "outcome"],
         )?;
         let gauge = |name: &str, help: &str| gauge(registry, name, help);

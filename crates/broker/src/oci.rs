@@ -209,7 +209,8 @@ impl Images {
     /// Answers a call of `oci/*`.
     ///
     /// # Errors
-    /// When the call cannot be parsed, or the registry does not answer it; a missing signature is an error too.
+    /// When the call cannot be parsed, or the registry does not answer it; a missing image or signature is an error too, but
+    /// [`ProvideError::Negative`].
     pub(crate) async fn provide(&self, askers: &Askers, capability: Capability, payload: &Bytes) -> Answer {
         let reply = match capability {
             Capability::OciVerifyV1 | Capability::OciVerifyV2 => self.verify(askers, capability, payload).await?,
@@ -270,14 +271,14 @@ impl Source {
         let (mut manifest, mut digest) = self.manifest().await?;
         if let Some(platforms) = Manifest::parse(&manifest).map_err(ProvideError::failed)?.manifests {
             self.image.digest = Some(of_this_platform(platforms).ok_or_else(|| {
-                ProvideError::failed(format!("the index of {} has no image for linux/{}", self.image, architecture()))
+                ProvideError::negative(format!("the index of {} has no image for linux/{}", self.image, architecture()))
             })?);
             (manifest, digest) = self.manifest().await?;
         }
         let image = &self.image;
         let named = Manifest::parse(&manifest).map_err(ProvideError::failed)?.config();
         let named =
-            named.ok_or_else(|| ProvideError::failed(format!("the manifest of {image} names no configuration")))?;
+            named.ok_or_else(|| ProvideError::negative(format!("the manifest of {image} names no configuration")))?;
         let mut body = Whole::new("the configuration", MAX_CONFIG).within(Some(self.memory.clone()));
         let fetched = self.registry.web().in_time(&image.host, self.registry.blob(image, &named, &mut body)).await;
         fetched.map_err(|error| self.memory.failed(error))?;

@@ -125,11 +125,40 @@ pub enum Signal {
 
 /// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "ReplyHeader", into = "ReplyHeader")]
 pub struct BrokerReply {
     /// The number of the call.
     pub number: u64,
     /// The outcome, which says what the body is.
     pub outcome: BrokerOutcome,
+}
+
+/// A reply on the wire: an answer of no is a failure with a mark, so that an evaluator of an earlier release, which does not know the mark, still
+/// reads it.
+#[derive(Clone, Serialize, Deserialize)]
+struct ReplyHeader {
+    number: u64,
+    outcome: BrokerOutcome,
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    negative: bool,
+}
+
+impl From<BrokerReply> for ReplyHeader {
+    fn from(BrokerReply { number, outcome }: BrokerReply) -> Self {
+        match outcome {
+            BrokerOutcome::Negative => Self { number, outcome: BrokerOutcome::Failed, negative: true },
+            outcome => Self { number, outcome, negative: false },
+        }
+    }
+}
+
+impl From<ReplyHeader> for BrokerReply {
+    fn from(ReplyHeader { number, outcome, negative }: ReplyHeader) -> Self {
+        match outcome {
+            BrokerOutcome::Failed if negative => Self { number, outcome: BrokerOutcome::Negative },
+            outcome => Self { number, outcome },
+        }
+    }
 }
 
 /// The outcome of a call.
@@ -138,10 +167,25 @@ pub struct BrokerReply {
 pub enum BrokerOutcome {
     /// The body is what the guest gets.
     Done,
+    /// The answer is no: what was asked about does not exist, or is not signed as it must be. The body is the error text for the guest.
+    #[serde(skip)]
+    Negative,
     /// The policy has no right to it; the body is the error text for the guest.
     Denied,
     /// It failed; the body is the error text for the guest.
     Failed,
+}
+
+impl BrokerOutcome {
+    /// The name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Negative => "negative",
+            Self::Denied => "denied",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// A frame that cannot be decoded.
@@ -207,6 +251,20 @@ mod tests {
         let path = BrokerRequest::ContextObjects.path();
         assert_eq!(Capability::from_path(path), None);
         assert!(Capability::check_patterns(&[path.to_owned()]).is_err());
+    }
+
+    #[test]
+    fn an_answer_of_no_is_a_failure_to_an_earlier_release() {
+        for (outcome, json) in [
+            (BrokerOutcome::Done, r#"{"number":1,"outcome":"done"}"#),
+            (BrokerOutcome::Denied, r#"{"number":1,"outcome":"denied"}"#),
+            (BrokerOutcome::Failed, r#"{"number":1,"outcome":"failed"}"#),
+            (BrokerOutcome::Negative, r#"{"number":1,"outcome":"failed","negative":true}"#),
+        ] {
+            let reply = BrokerReply { number: 1, outcome };
+            assert_eq!(serde_json::to_string(&reply).expect("encodes"), json);
+            assert_eq!(serde_json::from_str::<BrokerReply>(json).expect("decodes"), reply);
+        }
     }
 
     #[test]

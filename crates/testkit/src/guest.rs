@@ -21,7 +21,8 @@ pub fn guest(name: &str) -> Vec<u8> {
     if name == "component" { wasm } else { with_metadata(wasm, &metadata(mode, name.starts_with("mutates"))) }
 }
 
-/// A module from a template of `guests/wat` that answers with these bytes: `answer`, `settings_answer` or `deny_text`.
+/// A module from a template of `guests/wat` that answers with these bytes: `answer`, `settings_answer` or `deny_text`; or that asks with them:
+/// `fails_without_image`.
 ///
 /// # Panics
 /// When there is no such file, or it does not compile.
@@ -142,7 +143,7 @@ mod tests {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some(name) = name.strip_suffix(".wat") else { continue };
             let module = match name {
-                "answer" | "settings_answer" => guest_with(name, b"\"\\\0\xff"),
+                "answer" | "settings_answer" | "fails_without_image" => guest_with(name, b"\"\\\0\xff"),
                 "deny_text" => guest_with(name, b"no"),
                 "opa_builtin" => rego_calling("sprintf", [&json!("%d"), &json!([1])]),
                 _ => guest(name),

@@ -78,12 +78,15 @@ pub(crate) struct BrokerAnswer {
     _unclaimed: Option<PolicyPermit>,
 }
 
-/// Why the broker gave no reply. The text is for the guest.
+/// Why there is nothing that the guest asked for. The text is for the guest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkFailure {
     /// The policy has no grant for it.
     #[error("{0}")]
     Denied(String),
+    /// The answer is no, which guests get as an error: what was asked about does not exist, or is not signed as it must be.
+    #[error("{0}")]
+    Negative(String),
     /// The call failed.
     #[error("{0}")]
     Failed(String),
@@ -97,8 +100,16 @@ impl LinkFailure {
 
     /// The text for others than guests, without the prefix for guests.
     pub(crate) fn cause(&self) -> &str {
-        let (Self::Denied(text) | Self::Failed(text)) = self;
+        let (Self::Denied(text) | Self::Negative(text) | Self::Failed(text)) = self;
         text.strip_prefix(CALLBACK_FAILURE).unwrap_or(text)
+    }
+
+    fn outcome(&self) -> BrokerOutcome {
+        match self {
+            Self::Denied(_) => BrokerOutcome::Denied,
+            Self::Negative(_) => BrokerOutcome::Negative,
+            Self::Failed(_) => BrokerOutcome::Failed,
+        }
     }
 }
 
@@ -221,6 +232,7 @@ impl BrokerLink {
         let text = || clean(&String::from_utf8_lossy(&body), BROKER_MAX_ERROR);
         let _ = waiting.sender.send(match reply.outcome {
             BrokerOutcome::Denied => Err(LinkFailure::Denied(text())),
+            BrokerOutcome::Negative => Err(LinkFailure::Negative(text())),
             BrokerOutcome::Failed => Err(LinkFailure::Failed(text())),
             BrokerOutcome::Done => self.answer(body, waiting.account),
         });
@@ -272,7 +284,7 @@ impl BrokerLink {
     /// longer than that.
     ///
     /// # Errors
-    /// When the policy may not ask for this, or the broker cannot answer.
+    /// When the policy may not ask for this, the broker cannot answer, or its answer is no.
     pub(crate) async fn call(
         &self,
         caller: &Caller<'_>,
@@ -281,12 +293,8 @@ impl BrokerLink {
         room: Option<PolicyPermit>,
     ) -> Reply {
         let result = self.ask(caller, request, payload, room).await;
-        let outcome = match &result {
-            Ok(_) => "done",
-            Err(LinkFailure::Denied(_)) => "denied",
-            Err(LinkFailure::Failed(_)) => "failed",
-        };
-        self.metrics.capability_calls.with_label_values(&[request.path(), outcome]).inc();
+        let outcome = result.as_ref().map_or_else(LinkFailure::outcome, |_| BrokerOutcome::Done);
+        self.metrics.capability_calls.with_label_values(&[request.path(), outcome.as_str()]).inc();
         result
     }
 

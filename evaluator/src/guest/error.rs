@@ -63,6 +63,15 @@ pub(crate) enum CallError {
         /// The host call whose failure may be temporary, with why it failed.
         may_pass: Option<String>,
     },
+    /// The guest failed after the answer to one of its host calls was no. That is an answer, and the failure is the guest's own; a load is tried
+    /// again all the same, as the answer may be another one later.
+    #[error("{error}")]
+    AfterNo {
+        /// The failure.
+        error: Box<Self>,
+        /// The host call, with its answer.
+        may_pass: String,
+    },
     /// The guest asks for something that this host does not have.
     #[error("{0}")]
     Unsupported(String),
@@ -84,18 +93,20 @@ impl CallError {
             Self::ReplyTooLarge => Reason::ResponseTooLarge,
             Self::Overloaded(_) => Reason::Overloaded,
             Self::Denied(_) => Reason::CapabilityDenied,
+            Self::AfterNo { error, .. } => error.reason(),
             Self::Unsupported(_) => Reason::ModuleUnsupported,
             Self::Host(_) => Reason::InternalError,
         }
     }
 
-    /// The host call whose failure may have caused this and may be temporary. A load is tried again because of it, also one that was too late: a
-    /// host that hangs takes the guest's time.
+    /// The host call whose failure, or whose answer of no, may have caused this and may be temporary. A load is tried again because of it, also one
+    /// that was too late: a host that hangs takes the guest's time.
     pub(crate) fn that_may_pass(&self) -> Option<&str> {
         match self {
             Self::TimedOut { may_pass } | Self::Init { may_pass, .. } | Self::Unprovided { may_pass, .. } => {
                 may_pass.as_deref()
             }
+            Self::AfterNo { may_pass, .. } => Some(may_pass),
             _ => None,
         }
     }
@@ -128,10 +139,10 @@ impl CallError {
 
     /// The failure as it counts after these failed host calls, which may be its cause.
     pub(super) fn after(self, failures: &FailedCalls) -> Self {
-        if !failures.denied && failures.failed.is_none() {
-            return self;
-        }
         let may_pass = failures.that_may_pass().map(str::to_owned);
+        if !failures.denied && failures.failed.is_none() {
+            return self.after_no(may_pass);
+        }
         let text = match self {
             Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => text,
             Self::Exit(_) => self.to_string(),
@@ -140,6 +151,19 @@ impl CallError {
             other => return other,
         };
         if failures.denied { Self::Denied(text) } else { Self::Unprovided { text, may_pass } }
+    }
+
+    /// The failure as it counts after the host call `may_pass`, to which the answer was no; none if there was no such call.
+    fn after_no(self, may_pass: Option<String>) -> Self {
+        let Some(may_pass) = may_pass else { return self };
+        match self {
+            Self::TimedOut { .. } => Self::TimedOut { may_pass: Some(may_pass) },
+            Self::Init { text, timed_out: true, .. } => Self::Init { text, timed_out: true, may_pass: Some(may_pass) },
+            Self::Trap(_) | Self::Guest(_) | Self::NoReply(_) | Self::Exit(_) | Self::Init { .. } => {
+                Self::AfterNo { error: Box::new(self), may_pass }
+            }
+            other => other,
+        }
     }
 }
 
@@ -171,7 +195,12 @@ mod tests {
 
     fn failed() -> FailedCalls {
         let failure = Some("net/v1/dns_lookup_host: no".to_owned());
-        FailedCalls { denied: false, failed: failure.clone(), failed_outside: failure }
+        FailedCalls { denied: false, failed: failure.clone(), outside: failure }
+    }
+
+    /// The answer to a call was no.
+    fn answered_no() -> FailedCalls {
+        FailedCalls { failed: None, ..failed() }
     }
 
     #[test]
@@ -200,6 +229,28 @@ mod tests {
         assert_eq!((error.to_string().as_str(), error.reason()), (text, Reason::CapabilityUnavailable));
         assert!(matches!(error, CallError::Init { may_pass: Some(call), .. } if call.contains("dns_lookup_host")));
         assert_eq!(start().after(&denied()), start());
+    }
+
+    #[test]
+    fn what_comes_after_an_answer_of_no_is_the_guests_own_failure_and_names_the_call() {
+        for error in [
+            CallError::Trap("unreachable".into()),
+            CallError::Guest("not signed".into()),
+            CallError::NoReply("no reply".into()),
+            CallError::Exit(3),
+            CallError::Exit(3).init("_start"),
+            late(),
+            late().init("_start"),
+        ] {
+            let after = error.clone().after(&answered_no());
+            assert_eq!((after.to_string(), after.reason()), (error.to_string(), error.reason()));
+            assert_ne!(after.reason(), Reason::CapabilityUnavailable);
+            assert_eq!(after.that_may_pass(), failed().that_may_pass(), "a load is tried again");
+        }
+        let host = CallError::Host("no memory".into());
+        assert_eq!(host.clone().after(&answered_no()), host);
+        let denied = FailedCalls { denied: true, ..answered_no() };
+        assert_eq!(CallError::Guest("no".into()).after(&denied), CallError::Denied("no".into()));
     }
 
     #[test]

@@ -73,17 +73,9 @@ pub(super) async fn call(
             context.growth.take_scratch(bytes(asked + answer.len())).await.map_err(wasmtime::Error::new)?;
             Ok(Ok(answer.to_vec()))
         }
-        Err(LinkFailure::Denied(text)) => {
-            context.host_calls.denied = true;
-            Ok(Err(text))
-        }
-        Err(LinkFailure::Failed(text)) => {
-            let failure = format!("{capability}: {text}");
-            if !is_answered_here(capability) {
-                context.host_calls.failed_outside = Some(failure.clone());
-            }
-            context.host_calls.failed = Some(failure);
-            Ok(Err(text))
+        Err(error) => {
+            context.host_calls.note(capability, &error);
+            Ok(Err(error.to_string()))
         }
     }
 }
@@ -103,11 +95,6 @@ impl std::ops::Deref for Provided {
             Self::Broker(answer) => &answer.bytes,
         }
     }
-}
-
-/// Whether this program answers by itself. It hands over certificates only where calls are recorded, and then the answer is the same.
-fn is_answered_here(capability: Capability) -> bool {
-    matches!(capability, Capability::CacheSet | Capability::CacheGet | Capability::CertificateTrusted)
 }
 
 async fn provide(

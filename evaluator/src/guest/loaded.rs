@@ -254,6 +254,7 @@ async fn rego_verdict(
 /// The evaluation's error, with a text of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
+        CallError::AfterNo { error, .. } => return evaluation_error(error, mode),
         CallError::TimedOut { .. } | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
         CallError::Init { .. } | CallError::Host(_) => format!("internal server error: {error}"),
         CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
@@ -288,6 +289,18 @@ mod tests {
             text(CallError::Exit(3).init("_start"), wapc),
             "internal server error: Initialization failed: the guest exited with code 3"
         );
+    }
+
+    #[test]
+    fn an_answer_of_no_changes_neither_text_nor_reason_of_what_follows() {
+        for own in [CallError::Guest("not signed".into()), CallError::Exit(3).init("_start")] {
+            let after = CallError::AfterNo { error: Box::new(own.clone()), may_pass: "oci/v2/verify: no".into() };
+            for mode in [ExecutionMode::KubewardenWapc, ExecutionMode::Wasi] {
+                let error = evaluation_error(&after, mode);
+                assert_eq!(error, evaluation_error(&own, mode));
+                assert_eq!(error.reason, Reason::EvaluationTrapped);
+            }
+        }
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Host {
         self.ask_with_room(BrokerRequest::ContextObjects, b"", deadline, room).await.map_err(|failure| match failure {
             LinkFailure::Denied(text) => CallError::Denied(text),
             // Rules make no calls, so the text for guests, that a call failed, does not fit.
-            failed @ LinkFailure::Failed(_) => {
+            failed @ (LinkFailure::Negative(_) | LinkFailure::Failed(_)) => {
                 let text = format!("objects of the cluster are missing: {}", failed.cause());
                 CallError::Unprovided { text, may_pass: None }
             }

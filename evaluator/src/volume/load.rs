@@ -51,8 +51,8 @@ pub(crate) enum LoadError {
     /// It judges by objects of the cluster, and there is no broker to provide them.
     #[error("the policy reads objects of the cluster (contextAwareResources), and {NO_BROKER}")]
     NoObjects,
-    /// A host capability could not be provided while the module was started or checked its settings, and it failed. The text may quote the
-    /// guest, and what it asked for.
+    /// A host capability could not be provided, or its answer was no, while the module was started or checked its settings, and it failed. The
+    /// text may quote the guest, and what it asked for.
     #[error("{0}")]
     Capability(String),
     /// Its module does not start.
@@ -325,7 +325,7 @@ fn check_size(settings: &str) -> Result<(), LoadError> {
 /// What the reply to `validate_settings` means.
 fn judge(reply: Checked, mode: ExecutionMode) -> Result<(), LoadError> {
     let is_wasi = mode == ExecutionMode::Wasi;
-    // What failed with its capability may succeed the next time. It is no mistake in the settings.
+    // What failed with its capability, or because what it asked about does not exist, may succeed the next time. It is no mistake in the settings.
     if let Err(error) = &reply
         && let Some(call) = error.that_may_pass()
     {
@@ -365,11 +365,11 @@ fn judge(reply: Checked, mode: ExecutionMode) -> Result<(), LoadError> {
     Err(failed_calls.that_may_pass().map_or(error, |call| unprovided(call, said.as_deref())))
 }
 
-/// The failure of a module that asks its host for something while it is loaded, where `call` failed; `said` is what came of that.
+/// The failure of a module that asks its host for something while it is loaded, where `call` gave an error; `said` is what came of that.
 fn unprovided(call: &str, said: Option<&str>) -> LoadError {
     let call = clean(&call.replacen(CALLBACK_FAILURE, "", 1), MAX_CAUSE);
     let said = said.map_or_else(String::new, |said| format!("; then the policy failed: {}", quote(said)));
-    LoadError::Capability(format!("a host capability could not be provided while the policy was loaded: {call}{said}"))
+    LoadError::Capability(format!("a host capability gave an error while the policy was loaded: {call}{said}"))
 }
 
 fn quote(text: &str) -> String {

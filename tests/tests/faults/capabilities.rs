@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::resolving::NameServer;
 
-const ASKS: &str = "cluster/asks";
+pub(crate) const ASKS: &str = "cluster/asks";
 
 /// A policy that makes these calls, and denies with their answers in annotations.
-fn asks(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
+pub(crate) fn asks(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
     calling(policy.example("host-capabilities"), grants, calls)
 }
 
@@ -32,7 +32,7 @@ fn raw(capability: &str, payload: &Value) -> Value {
     json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
 }
 
-fn ask(pod: &Pod, id: &str) -> Verdict {
+pub(crate) fn ask(pod: &Pod, id: &str) -> Verdict {
     pod.ask(id, &Review::pod()).verdict()
 }
 
@@ -41,13 +41,13 @@ fn in_team() -> Review {
 }
 
 /// The answers to a policy's calls.
-fn lines(verdict: &Verdict) -> Vec<String> {
+pub(crate) fn lines(verdict: &Verdict) -> Vec<String> {
     assert!(!verdict.allowed, "{verdict:?}");
     let answers = (0..).map_while(|number| verdict.annotations.get(&format!("call-{number}")));
     answers.cloned().collect()
 }
 
-fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
+pub(crate) fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
     Pod::on(folder).loader("--source-ca", registry.ca_file())
 }
 

@@ -21,6 +21,7 @@ mod logs;
 mod modules_call;
 mod modules_load;
 mod modules_rego;
+mod negative_answers;
 mod new_policies;
 mod policy_groups;
 mod policy_paths;

@@ -191,7 +191,8 @@ async fn a_slow_registry_is_asked_once_and_its_answer_is_there_for_the_next_call
     assert_eq!(slow.asked(), 1);
 }
 
-/// An API server on the loopback with a namespace, pods, and Secrets at all other addresses; and the addresses that it was asked for.
+/// An API server on the loopback with the namespace `prod`, none that is called `absent`, one that may not be read, and Secrets at all other
+/// addresses; and the addresses that it was asked for.
 async fn api_server() -> (ApiServer, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let server = format!("http://{}", listener.local_addr().expect("an address"));
@@ -205,7 +206,14 @@ async fn api_server() -> (ApiServer, Arc<Mutex<Vec<String>>>) {
             let request = String::from_utf8_lossy(&request[..length]).into_owned();
             let address = request.split(' ').nth(1).expect("an address");
             lock(&noted).push(address.to_owned());
+            let mut status = "200 OK";
+            let mut refused = |line, code: u16, reason: &str| {
+                status = line;
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": reason, "code": code})
+            };
             let body = match address {
+                "/api/v1/namespaces/absent" => refused("404 Not Found", 404, "NotFound"),
+                "/api/v1/namespaces/hidden" => refused("403 Forbidden", 403, "Forbidden"),
                 "/api/v1" => {
                     let resources = json!([
                         {"name": "namespaces", "singularName": "", "kind": "Namespace", "namespaced": false, "verbs": ["get"]},
@@ -220,7 +228,7 @@ async fn api_server() -> (ApiServer, Arc<Mutex<Vec<String>>>) {
                     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "data": {"password": "aGk="}})
                 }
             };
-            let (body, head) = (body.to_string(), "HTTP/1.1 200 OK\r\nContent-Type: application/json");
+            let (body, head) = (body.to_string(), format!("HTTP/1.1 {status}\r\nContent-Type: application/json"));
             let answer = format!("{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await.expect("writes");
         }
@@ -271,6 +279,25 @@ async fn no_name_leads_to_an_object_of_another_kind() {
     let error = get("system:node").await.expect_err("a Secret");
     assert!(error.ends_with("the API server gave something else for v1/Namespace named 'system:node'"), "{error}");
     assert_eq!(lock(&asked).last().map(String::as_str), Some("/api/v1/namespaces/system:node"));
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_exist_is_counted_as_an_answer_and_a_missing_right_as_a_failure() {
+    let (server, _) = api_server().await;
+    let services = Services { cluster: Ok(server), ..nothing() };
+    let broker = broker(services, &manifest(&[("cluster/a", 1, &["*"], &["Namespace"])]));
+    let get = async |name: &str| {
+        let payload = json!({"api_version": "v1", "kind": "Namespace", "name": name}).to_string();
+        ask_within(LONG, &broker, "cluster/a", Capability::GetResource, &payload).await
+    };
+    let absent = get("absent").await.expect_err("it does not exist");
+    assert_eq!(absent.to_string(), "Callback evaluation failure: Cannot find v1/Namespace named 'absent'");
+    let hidden = get("hidden").await.expect_err("refused").to_string();
+    assert!(hidden.contains("the API server refused with 403"), "{hidden}");
+    get("prod").await.expect("it is there");
+    let counted = ["done", "negative", "denied", "failed"]
+        .map(|outcome| broker.metrics.calls.with_label_values(&["kubernetes/get_resource", outcome]).get());
+    assert_eq!(counted, [1, 1, 0, 1]);
 }
 
 const LIST_PODS: &str = r#"{"api_version": "v1", "kind": "Pod"}"#;

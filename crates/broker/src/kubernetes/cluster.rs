@@ -312,7 +312,7 @@ impl Cluster {
         let name = &query.name;
         let found = api.get_opt(name).await.map_err(failed)?.ok_or_else(|| {
             let place = query.namespace.as_ref().map(|namespace| format!(" inside of namespace '{namespace}'"));
-            ProvideError::failed(format!(
+            ProvideError::negative(format!(
                 "Cannot find {api_version}/{kind} named '{name}'{}",
                 place.unwrap_or_default()
             ))

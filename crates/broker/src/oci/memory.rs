@@ -74,12 +74,12 @@ impl QuestionMemory {
         }
     }
 
-    /// The question's error when something cannot be fetched, or is refused as not all of it could be fetched. What only lacked memory
+    /// The question's error when something cannot be fetched, or is refused, also as not all of it could be fetched. What only lacked memory
     /// counts for those who asked, as others have places of their own.
     pub(super) fn failed(&self, error: FetchError) -> ProvideError {
         match self.is_in_vain.load(Ordering::Relaxed) {
             true => ProvideError::busy(error.message),
-            false => ProvideError::failed(error.message),
+            false => ProvideError::of_image(error),
         }
     }
 }

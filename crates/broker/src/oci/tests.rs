@@ -320,6 +320,47 @@ async fn questions_about_images_with_many_signatures_do_not_wait_for_memory() {
 }
 
 #[tokio::test]
+async fn that_an_image_is_missing_or_not_signed_is_an_answer_and_that_it_cannot_be_found_out_is_none() {
+    let (answers, key) = signed(1);
+    let stranger = KeyPair::generate().expect("a key").public_key_pem();
+    let manifest = answers["v1"].clone();
+    let answer = move |address: &str| {
+        let last = address.rsplit('/').next()?;
+        let is_signed = address.contains("/signed/");
+        (is_signed || last == "v1").then(|| answers.get(last).cloned()).flatten()
+    };
+    let host = serve(answer, Duration::ZERO).await;
+    let images = images_of(&host);
+    let askers = Askers::only(&"cluster/a".parse().expect("an id"));
+    let ask = async |capability, payload: Value| {
+        Box::pin(images.provide(&askers, capability, &Bytes::from(payload.to_string()))).await
+    };
+    let verify = async |name: &str, key: &str| {
+        let image = format!("{host}/{name}:v1");
+        ask(Capability::OciVerifyV2, json!({"type": "SigstorePubKeyVerify", "image": image, "pub_keys": [key]})).await
+    };
+    let is_no = |answer: Answer, text: &str| {
+        let error = answer.expect_err(text);
+        assert!(matches!(&error, ProvideError::Negative(said) if said.contains(text)), "{error:?}");
+        assert!(error.to_string().starts_with("Callback evaluation failure: "), "{error}");
+    };
+    verify("signed", &key).await.expect("it is signed");
+    is_no(verify("signed", &stranger).await, "missing signatures: pubKey");
+    is_no(verify("unsigned", &key).await, "no signatures found for image");
+    let name = |tag: &str| json!(format!("{host}/unsigned:{tag}"));
+    for capability in [Capability::OciManifestDigest, Capability::OciManifest, Capability::OciManifestConfig] {
+        is_no(ask(capability, name("v2")).await, "(status 404)");
+    }
+    is_no(ask(Capability::OciManifestConfig, name("v1")).await, "names no configuration");
+    assert_eq!(ask(Capability::OciManifest, name("v1")).await.expect("it is there"), manifest);
+    // A registry that cannot be reached, or may not be asked.
+    for image in ["127.0.0.1:9/apps/web:v1", "192.168.0.1/apps/web:v1"] {
+        let error = ask(Capability::OciManifestDigest, json!(image)).await.expect_err(image);
+        assert!(matches!(error, ProvideError::Failed(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn manifest_and_configuration_are_passed_on_as_they_are_without_decoding_them() {
     // A tree of values cannot be so deep, and has no digits that mean nothing.
     let nested = format!("{}1.50{}", "[".repeat(1000), "]".repeat(1000));

@@ -93,15 +93,17 @@ async fn replies_come_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_from_a_failure() {
+async fn a_refusal_and_an_answer_of_no_are_told_from_a_failure() {
     let rig = Rig::new(None);
     let mut broker = rig.connect().await;
-    for outcome in [BrokerOutcome::Denied, BrokerOutcome::Failed] {
+    for outcome in [BrokerOutcome::Denied, BrokerOutcome::Negative, BrokerOutcome::Failed] {
         let call = rig.call("", 60_000);
         let (header, _) = next(&mut broker).await;
         reply(&mut broker, header.number, outcome, b"no\x1b[2J").await;
         let error = call.await.expect("ends").expect_err("a failure");
-        assert_eq!(matches!(error, LinkFailure::Denied(_)), outcome == BrokerOutcome::Denied);
+        assert_eq!(error.outcome(), outcome);
+        let counted = rig.link.metrics.capability_calls.with_label_values(&[LOOKUP.path(), outcome.as_str()]);
+        assert_eq!(counted.get(), 1, "{outcome:?}");
         assert!(!error.to_string().contains('\x1b'));
     }
 }

@@ -44,10 +44,9 @@ fn a_check_that_fails_itself() {
 fn what_fails_with_its_capability_may_pass_and_names_it() {
     let call = "oci/v1/verify: Callback evaluation failure: the registry is away";
     let may_pass = || Some(call.to_owned());
-    let failed = FailedCalls { denied: false, failed: may_pass(), failed_outside: may_pass() };
+    let failed = FailedCalls { denied: false, failed: may_pass(), outside: may_pass() };
     let init = CallError::Init { text: "Initialization failed: no".into(), timed_out: false, may_pass: may_pass() };
-    let named =
-        "a host capability could not be provided while the policy was loaded: oci/v1/verify: the registry is away";
+    let named = "a host capability gave an error while the policy was loaded: oci/v1/verify: the registry is away";
     for (reply, said) in [
         (Err(CallError::Unprovided { text: "oh".into(), may_pass: may_pass() }), "; then the policy failed: oh"),
         (Err(init), "; then the policy failed: Initialization failed: no"),
@@ -74,15 +73,28 @@ fn what_fails_with_its_capability_may_pass_and_names_it() {
     let valid = (br#"{"valid":true}"#.to_vec(), failed.clone());
     assert!(judge(Ok(valid), ExecutionMode::KubewardenWapc).is_ok(), "it does without");
     let long = format!(r#"{{"valid":false,"message":"{}"}}"#, "x".repeat(4096));
-    let failed = FailedCalls { failed_outside: Some("y".repeat(4096)), ..failed };
+    let failed = FailedCalls { outside: Some("y".repeat(4096)), ..failed };
     assert!(wapc_after(&failed, Ok(&long)).1.len() < 1024);
+}
+
+#[test]
+fn what_fails_after_an_answer_of_no_may_pass_as_the_answer_may_change() {
+    let call = "kubernetes/get_resource: Callback evaluation failure: Cannot find v1/ConfigMap named 'a'".to_owned();
+    let answered = FailedCalls { outside: Some(call.clone()), ..FailedCalls::default() };
+    let error = Box::new(CallError::Guest("no settings".into()));
+    for reply in [Ok(r#"{"valid":false,"message":"no settings"}"#), Err(CallError::AfterNo { error, may_pass: call })] {
+        let (reason, text) = wapc_after(&answered, reply);
+        let wanted = "a host capability gave an error while the policy was loaded: kubernetes/get_resource: Cannot find v1/ConfigMap named 'a'; \
+                      then the policy failed: no settings";
+        assert_eq!((reason, text.as_str()), (Reason::CapabilityUnavailable, wanted));
+    }
 }
 
 #[test]
 fn what_is_denied_or_fails_again_with_the_same_question_is_final() {
     let call = || Some("crypto/v1/is_certificate_trusted: it is none".to_owned());
-    let here = FailedCalls { denied: false, failed: call(), failed_outside: None };
-    let denied = FailedCalls { denied: true, failed: call(), failed_outside: call() };
+    let here = FailedCalls { denied: false, failed: call(), outside: None };
+    let denied = FailedCalls { denied: true, failed: call(), outside: call() };
     for failed in [here, denied] {
         assert_eq!(wapc_after(&failed, Ok(r#"{"valid":false}"#)).0, Reason::SettingsInvalid);
     }
