@@ -154,6 +154,9 @@ fn build_guests(guests: &[&Guest], out: &Path, opt_level: Option<&str>) -> Resul
     if !rust.is_empty() {
         build_rust(&rust, &target, opt_level)?;
     }
+    if guests.iter().any(|guest| matches!(guest.language, Language::Rego(_))) {
+        build_rego_compiler(&target)?;
+    }
     for guest in guests {
         let built = match guest.language {
             Language::Rust => {
@@ -249,18 +252,26 @@ fn build_go(guest: &Guest, target: &Path) -> Result<PathBuf> {
     Ok(built)
 }
 
-/// Compiles a Rego guest with OPA's compiler, which Go fetches and builds the first time.
-fn build_rego(guest: &Guest, entrypoint: &str, target: &Path) -> Result<PathBuf> {
-    let compiler = target.join("rego-compiler");
+/// Builds the compiler of Rego guests, which is OPA's. Go fetches it the first time.
+fn build_rego_compiler(target: &Path) -> Result<()> {
+    fs::create_dir_all(target).with_context(|| format!("failed to create {}", target.display()))?;
     let mut go = Command::new("go");
     // What is built only to run once needs no debug information.
     go.args(["build", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o"])
-        .arg(&compiler)
+        .arg(rego_compiler(target))
         .arg(".")
         .current_dir(root().join(REGO_COMPILER));
-    run(go)?;
+    run(go)
+}
+
+fn rego_compiler(target: &Path) -> PathBuf {
+    target.join("rego-compiler")
+}
+
+/// Compiles a Rego guest.
+fn build_rego(guest: &Guest, entrypoint: &str, target: &Path) -> Result<PathBuf> {
     let built = target.join(format!("{}.wasm", guest.name));
-    let mut compile = Command::new(compiler);
+    let mut compile = Command::new(rego_compiler(target));
     // The name of the file is in the module, so it has no folder.
     compile.args([entrypoint, "policy.rego"]).arg(&built).current_dir(root().join("guests").join(guest.name));
     run(compile)?;

@@ -4,8 +4,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
-use crate::evidence::count::Count;
-use crate::step::{Group, LIMIT_OF_BUILDS, Step, run_all, summary};
+use crate::step::{LIMIT_OF_BUILDS, Step, run_one_by_one};
 use crate::test::BLACK_BOX;
 use crate::workspace::Workspace;
 use crate::{boundaries, programs};
@@ -15,12 +14,9 @@ const BENCH: &str = "portcullis-bench";
 
 /// Checks formatting and lints, of everything at once and of each library by itself. Fails if something is wrong.
 ///
-/// This is apart from the tests because nothing that it compiles is of use to them: a first run takes as long as a tenth of theirs.
+/// This is apart from the tests because nothing that it compiles is of use to them.
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
-    let done = run_all(vec![Group::one_by_one(steps(workspace))], &workspace.target.join("xtask"))?;
-    let (text, totals) = summary(&done, &Count::default());
-    println!("\n{text}");
-    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    run_one_by_one(steps(workspace), &workspace.target.join("xtask"))
 }
 
 fn steps(workspace: &Workspace) -> Vec<Step<'_>> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -35,23 +35,14 @@ pub(crate) struct Step<'a> {
     pub(crate) work: Work<'a>,
     /// If this fails, the build is broken and later steps are not run, because they would only repeat its errors.
     pub(crate) gate: bool,
-    /// The lanes in which it may run, where others of its group run at the same time.
-    pub(crate) place: Place,
+    /// Whether it runs in a lane of its own, at the lowest priority, and so uses what the others of its group leave idle.
+    pub(crate) is_when_idle: bool,
     /// Whether its commands may take minutes and show their progress on standard error.
     pub(crate) is_shown: bool,
     /// The longest that all of its commands may take together.
     pub(crate) limit: Duration,
     /// If it is skipped: a part of the paths of the files whose tests do not run because of that.
     pub(crate) leaves_out: Option<&'static str>,
-}
-
-/// In which lane of its group a step may run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Place {
-    /// In one of those that its group has.
-    Lane,
-    /// In a lane of its own. The commands of this step have the lowest priority, and use what is idle.
-    WhenIdle,
 }
 
 /// Steps that may begin when all before them have ended. Those after them wait until all of these have ended.
@@ -78,7 +69,7 @@ impl<'a> Group<'a> {
 
     /// Whether steps run at the same time.
     fn is_beside(&self) -> bool {
-        self.lanes > 1 || self.steps.iter().any(|step| step.place == Place::WhenIdle)
+        self.lanes > 1 || self.steps.iter().any(|step| step.is_when_idle)
     }
 }
 
@@ -152,7 +143,7 @@ impl<'a> Step<'a> {
             name: name.into(),
             work,
             gate: false,
-            place: Place::Lane,
+            is_when_idle: false,
             is_shown: false,
             limit: LIMIT,
             leaves_out: None,
@@ -168,7 +159,7 @@ impl<'a> Step<'a> {
     }
 
     pub(crate) fn when_idle(self) -> Self {
-        Self { place: Place::WhenIdle, ..self }
+        Self { is_when_idle: true, ..self }
     }
 
     pub(crate) fn within(self, limit: Duration) -> Self {
@@ -208,6 +199,12 @@ pub(crate) fn run_all(groups: Vec<Group<'_>>, logs: &Path) -> Result<Vec<Done>> 
     Ok(done)
 }
 
+/// Runs steps one after the other, and fails if one of them does.
+pub(crate) fn run_one_by_one(steps: Vec<Step<'_>>, logs: &Path) -> Result<ExitCode> {
+    let done = run_all(vec![Group::one_by_one(steps)], logs)?;
+    Ok(if done.iter().any(Done::is_failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
 /// Runs steps, and tells of each.
 struct Runner<'l> {
     count: usize,
@@ -239,8 +236,7 @@ impl Runner<'_> {
     /// Runs steps, this many of them at the same time, and one more of those that use what is idle. Returns their results in the order of the
     /// steps.
     fn beside(&self, steps: Vec<(usize, Step<'_>)>, lanes: usize) -> Result<Vec<Done>> {
-        let (when_idle, in_lanes): (Vec<_>, Vec<_>) =
-            steps.into_iter().partition(|(_, step)| step.place == Place::WhenIdle);
+        let (when_idle, in_lanes): (Vec<_>, Vec<_>) = steps.into_iter().partition(|(_, step)| step.is_when_idle);
         let [when_idle, in_lanes] = [when_idle, in_lanes].map(|steps| Mutex::new(steps.into_iter()));
         let ended = Mutex::new(Vec::new());
         thread::scope(|scope| {
@@ -278,7 +274,7 @@ impl Runner<'_> {
     fn run(&self, step: Step<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<(Done, String)> {
         let start = Instant::now();
         let log = log_path(self.logs, &step.name);
-        let is_low = step.place == Place::WhenIdle;
+        let is_low = step.is_when_idle;
         let with_priority = |command| if is_low { wrapped::at_lowest_priority(&command) } else { command };
         let (done, output) = match step.work {
             Work::Skip(reason) => {

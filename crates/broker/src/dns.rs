@@ -51,14 +51,11 @@ impl Names {
     }
 }
 
-/// Why there is no address. That the name does not exist is an answer about all its records. That there are no records of a kind is none: there
-/// is a question for each kind of address, and the other one may have failed.
+/// Why there is no address. If the name does not exist, it has no records of any kind, so that is an answer. If it only has no records of one
+/// kind, it is not: each kind of address is asked for by itself, and the question about the other kind may have failed.
 fn failure(host: &str, error: &NetError) -> ProvideError {
     let text = format!("failed to look up {host}: {error}");
-    match error.is_nx_domain() {
-        true => ProvideError::negative(text),
-        false => ProvideError::failed(text),
-    }
+    if error.is_nx_domain() { ProvideError::negative(text) } else { ProvideError::failed(text) }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) struct FailedCalls {
 }
 
 impl FailedCalls {
-    /// Notes a call that gave the guest an error. An answer of no is none of the failures: the host did its work.
+    /// Notes a call that gave the guest an error. An answer of no does not count as a failure, because the host did its work.
     pub(super) fn note(&mut self, capability: Capability, error: &LinkFailure) {
         let said = || format!("{capability}: {error}");
         match error {

@@ -226,7 +226,7 @@ impl Writer {
                 // The object and its reports are about to be gone.
                 Ok(Err(error)) if is_of_ending_namespace(&error) => return Ok(true),
                 Ok(Err(error)) => CallError::from(error),
-                // Nothing is left of what the namespace may take.
+                // The namespace has used up its time in this scan.
                 Err(_) => return Err(self.leave(namespace)),
             };
             tries += 1;

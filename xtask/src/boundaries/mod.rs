@@ -13,9 +13,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::evidence::count::Count;
 use crate::files;
-use crate::step::{Group, Step, run_all, summary};
+use crate::step::{Step, run_one_by_one};
 use crate::workspace::Workspace;
 
 /// The prefix of the names of these steps.
@@ -25,9 +24,7 @@ pub(crate) const ALONE: &str = "builds alone: ";
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     let mut steps = rules(workspace);
     steps.extend(builds_alone(workspace));
-    let done = run_all(vec![Group::one_by_one(steps)], &workspace.target.join("xtask"))?;
-    let (_, totals) = summary(&done, &Count::default());
-    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    run_one_by_one(steps, &workspace.target.join("xtask"))
 }
 
 /// The rules that need no compiler.
