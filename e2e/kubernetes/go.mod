@@ -4,6 +4,8 @@ go 1.26.0
 
 godebug default=go1.26
 
+tool k8s.io/kubernetes/cmd/kubectl
+
 require (
 	github.com/spf13/cobra v1.10.2
 	go.etcd.io/etcd/server/v3 v3.6.8

@@ -1,4 +1,4 @@
-// Kubernetes and kubectl in one program, which acts as the component that it is called by: a link named kube-apiserver to it is
+// The components of Kubernetes in one program, which acts as the component that it is called by: a link named kube-apiserver to it is
 // kube-apiserver. The parts are the published Go modules, unchanged, but for two small ones of our own: the DNS of a cluster and the
 // first process of a node. See README.md one folder up.
 package main
@@ -11,14 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	"k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -41,9 +37,6 @@ func main() {
 		serve(kubelet.NewKubeletCommand(context.Background()))
 	case "kube-proxy":
 		serve(proxy.NewProxyCommand())
-	case "kubectl":
-		_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
-		util.CheckErr(cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()))
 	case "cluster-dns":
 		go endWithOwner()
 		end(serveNames(os.Args[1:]))

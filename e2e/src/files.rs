@@ -1,5 +1,6 @@
 //! Files of a cluster. Some are keys and tokens, so only their owner may read them.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -40,6 +41,12 @@ pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
         _ => Ok(()),
     }
+}
+
+/// The names of the files in a folder.
+pub(crate) fn names(folder: &Path) -> Result<Vec<OsString>, Error> {
+    let names = fs::read_dir(folder).and_then(|files| files.map(|file| Ok(file?.file_name())).collect());
+    names.map_err(Error::file("read", folder))
 }
 
 /// The last lines of a text file, as far as it can be read.

@@ -29,8 +29,8 @@ pub(crate) struct GoProgram {
     pub(crate) version: &'static str,
     /// Names and texts of the files of the module.
     pub(crate) sources: &'static [(&'static str, &'static str)],
-    /// The package of the program, from the module's folder.
-    pub(crate) package: &'static str,
+    /// The packages to build, from the module's folder. Each makes a program that is named after the package's or the module's folder.
+    pub(crate) packages: &'static [&'static str],
     /// Other names under which it can be called.
     pub(crate) links: &'static [&'static str],
     /// Flags for the linker.
@@ -41,8 +41,7 @@ impl GoProgram {
     /// The folder with the program, if it is in the cache.
     pub(crate) fn built(&self, cache: &Cache) -> Option<PathBuf> {
         let bin = self.folder(cache).join("bin");
-        // The links are made first and the program is added last, so the program's file shows that the folder is
-        // complete.
+        // The links and the other programs are made first, so the program's file shows that the folder is complete.
         bin.join(self.file).is_file().then_some(bin)
     }
 
@@ -87,28 +86,33 @@ impl GoProgram {
         tell(&format!("building {name} {version}, once: this takes some minutes (into {})", folder.display()));
         let start = Instant::now();
         let log = folder.join("build.log");
-        let program = folder.join(format!("{}.new", self.file));
-        let mut child = self.go_build(cache, &source, &program, &log)?;
+        let new = folder.join("new");
+        files::make_folder(&new)?;
+        let mut child = self.go_build(cache, &source, &new, &log)?;
         let status = wait(&mut child, || tell(&format!("still building {name}, after {}", minutes(start.elapsed()))))
-            .map_err(Error::file("build", &program))?;
+            .map_err(Error::file("build", &new))?;
         if !status.success() {
             return Err(Error::Build { name, status, output: files::tail(&log, 40) });
         }
-        let built = bin.join(self.file);
-        fs::rename(&program, &built).map_err(Error::file("create", &built))?;
+        let mut files = files::names(&new)?;
+        files.sort_by_key(|file| file == self.file);
+        for file in files {
+            let built = bin.join(&file);
+            fs::rename(new.join(file), &built).map_err(Error::file("create", &built))?;
+        }
         tell(&format!("built {name} {version} in {}", minutes(start.elapsed())));
         Ok(())
     }
 
-    fn go_build(&self, cache: &Cache, source: &Path, program: &Path, log: &Path) -> Result<Child, Error> {
+    fn go_build(&self, cache: &Cache, source: &Path, into: &Path, log: &Path) -> Result<Child, Error> {
         let output = File::create(log).map_err(Error::file("create", log))?;
         let errors = output.try_clone().map_err(Error::file("open", log))?;
         Command::new("go")
             // The linker drops debug information, so the compiler need not write it. Without `-trimpath`, which puts the module's own name
             // for a version into each package, Helm shares what was compiled for Kubernetes.
             .args(["build", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", &self.linker_flags, "-o"])
-            .arg(program)
-            .arg(self.package)
+            .arg(into)
+            .args(self.packages)
             .current_dir(source)
             .env("CGO_ENABLED", "0")
             .env("GOCACHE", cache.go().join("build"))

@@ -103,15 +103,14 @@ pub fn objects_of(text: &str) -> Vec<Value> {
 }
 
 fn program() -> GoProgram {
-    let (package, linker_flags) = ("helm.sh/helm/v4/cmd/helm", "-s -w".to_owned());
     GoProgram {
         name: "helm",
         file: "helm",
         version: HELM_VERSION,
         sources: &SOURCES,
-        package,
+        packages: &["helm.sh/helm/v4/cmd/helm"],
         links: &[],
-        linker_flags,
+        linker_flags: "-s -w".to_owned(),
     }
 }
 

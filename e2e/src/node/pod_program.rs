@@ -27,7 +27,7 @@ impl PodProgram {
             file: "pod",
             version: "v1",
             sources: &SOURCES,
-            package: ".",
+            packages: &["."],
             links: &[],
             linker_flags: "-s -w".to_owned(),
         };
