@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
 use crate::connection::{Answer, Connection, Question, Stream};
 use crate::layout::Layout;
+use crate::pki::TOKEN;
 use crate::{Error, lock};
 
 /// How long one request may take. An API server may wait half a minute for a webhook, and the machine may be busy.
@@ -26,31 +27,29 @@ const MOST_IDLE: usize = 8;
 pub(crate) struct Client {
     /// The TLS configuration; `None` for a proxy on this machine, which does not authenticate clients.
     config: Option<Arc<ClientConfig>>,
+    /// The token of the administrator; `None` for a proxy.
+    token: Option<String>,
     /// Open connections without a request. A handshake costs both sides more than most requests.
     idle: Mutex<HashMap<SocketAddr, Vec<Connection>>>,
 }
 
 impl Client {
-    /// A client with the certificates of this cluster.
+    /// A client of this cluster.
     pub(crate) fn new(layout: &Layout) -> Result<Self, Error> {
         let read = |name: &str| fs::read(layout.pki(name)).map_err(Error::file("read", &layout.pki(name)));
-        let certificate = |name: &str| {
-            let pem = read(name)?;
-            Ok::<_, Error>(CertificateDer::from_pem_slice(&pem).expect("rcgen wrote a certificate").into_owned())
-        };
         let mut roots = RootCertStore::empty();
-        roots.add(certificate("ca.crt")?)?;
-        let key = PrivateKeyDer::from_pem_slice(&read("admin.key")?).expect("rcgen wrote a key");
+        roots.add(CertificateDer::from_pem_slice(&read("ca.crt")?).expect("rcgen wrote a certificate"))?;
+        let token = String::from_utf8(read(TOKEN)?).expect("a token is text");
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
-            .with_client_auth_cert(vec![certificate("admin.crt")?], key)?;
-        Ok(Self { config: Some(Arc::new(config)), idle: Mutex::default() })
+            .with_no_client_auth();
+        Ok(Self { config: Some(Arc::new(config)), token: Some(token), idle: Mutex::default() })
     }
 
     /// A client of `kubectl proxy`.
     pub(crate) fn through_proxy() -> Self {
-        Self { config: None, idle: Mutex::default() }
+        Self { config: None, token: None, idle: Mutex::default() }
     }
 
     /// Whether a request to this path is answered with status 200.
@@ -66,7 +65,7 @@ impl Client {
 
     /// Asks, and returns the answer.
     pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<Answer> {
-        let request = question.request(server);
+        let request = self.request(server, question);
         // The server may have closed a connection that had no request. What it did not begin to answer is asked again.
         while let Some(mut connection) = self.idle(server) {
             if let Some(answer) = connection.call_if_open(&request) {
@@ -76,6 +75,11 @@ impl Client {
         let mut connection = self.open(server)?;
         let answer = connection.call(&request);
         self.answered(server, connection, answer)
+    }
+
+    /// The bytes of a request.
+    pub(crate) fn request(&self, server: SocketAddr, question: &Question<'_>) -> Vec<u8> {
+        question.request(server, self.token.as_deref())
     }
 
     fn idle(&self, server: SocketAddr) -> Option<Connection> {

@@ -6,6 +6,7 @@ use crate::component::Component;
 use crate::layout::Layout;
 use crate::network::API_SERVER_PORT;
 use crate::node;
+use crate::pki::TOKENS;
 
 /// The port at which etcd answers its clients.
 pub(crate) const ETCD_PORT: u16 = 2379;
@@ -111,6 +112,7 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
         ("tls-cert-file", pki("kube-apiserver.crt")),
         ("tls-private-key-file", pki("kube-apiserver.key")),
         ("client-ca-file", pki("ca.crt")),
+        ("token-auth-file", pki(TOKENS)),
         ("authorization-mode", "Node,RBAC".into()),
         ("service-account-issuer", ISSUER.into()),
         ("service-account-key-file", pki("service-accounts.pub")),

@@ -47,10 +47,13 @@ impl<'a> Question<'a> {
         Self { method: "GET", path, content_type: "", body: b"" }
     }
 
-    /// The bytes of the request.
-    pub(crate) fn request(&self, server: SocketAddr) -> Vec<u8> {
+    /// The bytes of the request, with this bearer token if there is one.
+    pub(crate) fn request(&self, server: SocketAddr, token: Option<&str>) -> Vec<u8> {
         let Question { method, path, content_type, body } = self;
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {server}\r\nAccept: application/json\r\n");
+        if let Some(token) = token {
+            head += &format!("Authorization: Bearer {token}\r\n");
+        }
         if !content_type.is_empty() {
             head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
         }
@@ -205,14 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_a_body_has_its_length() {
+    fn a_request_has_its_token_and_the_length_of_its_body() {
         let server = "127.0.0.1:6443".parse().unwrap();
-        let request = |question: Question<'_>| String::from_utf8(question.request(server)).unwrap();
+        let with = |question: Question<'_>, token| String::from_utf8(question.request(server, token)).unwrap();
+        let request = |question| with(question, None);
         let head = "HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nAccept: application/json\r\n";
         assert_eq!(request(Question::get("/a")), format!("GET /a {head}\r\n"));
         let put = Question { method: "PUT", path: "/a", content_type: "application/json", body: b"{}" };
         let body = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(request(put), format!("PUT /a {head}{body}"));
+        assert_eq!(with(put, Some("secret")), format!("PUT /a {head}Authorization: Bearer secret\r\n{body}"));
     }
 
     #[test]

@@ -4,11 +4,20 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
+use sha2::{Digest as _, Sha256};
+
 use crate::layout::Layout;
 use crate::{Error, files, node};
 
 /// The group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
+
+/// The file with the token of the administrator `admin`, who has a certificate too: an API server verifies a certificate again for each
+/// request, and a token costs it nothing.
+pub(crate) const TOKEN: &str = "admin.token";
+
+/// The file from which API servers know that token. Its format: <https://kubernetes.io/docs/reference/access-authn-authz/authentication/#static-token-file>.
+pub(crate) const TOKENS: &str = "tokens.csv";
 
 /// Makes all keys and certificates of a cluster.
 pub(crate) fn make(layout: &Layout) -> Result<(), Error> {
@@ -19,6 +28,11 @@ pub(crate) fn make(layout: &Layout) -> Result<(), Error> {
         let (certificate, key) = authority.sign(&identity)?;
         write(layout, identity.file, &certificate, &key)?;
     }
+
+    let secret = Sha256::digest(KeyPair::generate()?.serialize_der());
+    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    files::write(&layout.pki(TOKEN), &token)?;
+    files::write(&layout.pki(TOKENS), &format!("{token},admin,admin,\"{ADMINISTRATORS}\"\n"))?;
 
     // Service account tokens are signed by a key without a certificate.
     let key = KeyPair::generate()?;
@@ -171,5 +185,7 @@ mod tests {
             let text = std::fs::read_to_string(layout.pki(name)).unwrap();
             assert!(text.starts_with("-----BEGIN "), "{name}: {text}");
         }
+        let [token, tokens] = [TOKEN, TOKENS].map(|name| std::fs::read_to_string(layout.pki(name)).unwrap());
+        assert_eq!((token.len(), tokens), (64, format!("{token},admin,admin,\"system:masters\"\n")));
     }
 }

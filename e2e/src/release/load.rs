@@ -171,7 +171,7 @@ impl Shared {
         let (client, servers) = self.api.parts();
         let question =
             Question { method: "POST", path: &self.path, content_type: "application/json", body: self.body.as_bytes() };
-        let connect = |server: &SocketAddr| Ok((client.open(*server)?, question.request(*server)));
+        let connect = |server: &SocketAddr| Ok((client.open(*server)?, client.request(*server, &question)));
         let mut last = Err(io::Error::other("there is no API server"));
         for server in servers {
             last = connect(server);
