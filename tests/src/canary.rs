@@ -10,6 +10,7 @@ use portcullis_testkit::lock;
 use reqwest::Method;
 use tokio::runtime::Runtime;
 
+use crate::review::RenewedBody;
 use crate::{Answer, CANARY, Client, Moment, Process, Review, Stalls};
 
 /// I1: the longest that an answer of the canary may take, as in docs/design/faults.md. The times that [`Moment::allowed`] leaves out do
@@ -129,7 +130,8 @@ impl Calls {
     fn run(self, shared: &Shared) -> Heard {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (start, mut heard, mut serves) = (Instant::now(), Heard::default(), false);
-        let mut review = Review::pod().with("/object/metadata/annotations/password", self.secret.as_str());
+        let review = Review::pod().with("/object/metadata/annotations/password", self.secret.as_str());
+        let mut body = RenewedBody::new(&review);
         let mut since = self.moment();
         while !shared.stop.load(Ordering::SeqCst) {
             let begun = Instant::now();
@@ -142,8 +144,8 @@ impl Calls {
                 serves = runtime.block_on(self.serves());
             }
             if !*paused && serves {
-                review.renew();
-                self.call(&runtime, &review, &since, start, &mut heard);
+                body.renew();
+                self.call(&runtime, &body, &since, start, &mut heard);
                 shared.answers.store(heard.right, Ordering::SeqCst);
             }
             drop(paused);
@@ -168,13 +170,13 @@ impl Calls {
         is_current && self.client.send(Method::GET, "/", None).await.is_ok()
     }
 
-    fn call(&self, runtime: &Runtime, review: &Review, since: &Moment, start: Instant, heard: &mut Heard) {
+    fn call(&self, runtime: &Runtime, body: &RenewedBody, since: &Moment, start: Instant, heard: &mut Heard) {
         let asked = Instant::now();
         let path = format!("/validate/{}", id());
-        let answer = runtime.block_on(self.client.send(Method::POST, &path, Some(review.bytes())));
+        let answer = runtime.block_on(self.client.send(Method::POST, &path, Some(body.bytes())));
         let took = asked.elapsed();
         let is_unanswered = answer.as_ref().map_or(true, is_too_late);
-        match answer.and_then(|answer| check(&answer, review)) {
+        match answer.and_then(|answer| check(&answer, body.uid())) {
             Ok(()) => {
                 heard.right += 1;
                 heard.slowest = heard.slowest.max(took);
@@ -219,11 +221,11 @@ fn is_too_late(answer: &Answer) -> bool {
     [Reason::EvaluationTimedOut, Reason::Overloaded].iter().any(|reason| answer.body.contains(reason.as_str()))
 }
 
-fn check(answer: &Answer, review: &Review) -> Result<(), String> {
+fn check(answer: &Answer, uid: &str) -> Result<(), String> {
     if answer.status != 200 {
         return Err(format!("{answer:?}"));
     }
     let verdict = answer.verdict();
-    let right = verdict.uid == review.uid() && !verdict.allowed && verdict.message == RIGHT;
+    let right = verdict.uid == uid && !verdict.allowed && verdict.message == RIGHT;
     if right { Ok(()) } else { Err(format!("{answer:?}")) }
 }
