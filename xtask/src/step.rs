@@ -58,6 +58,11 @@ impl<'a> Group<'a> {
         Self { steps, lanes: 1 }
     }
 
+    /// Steps of which at most two run at the same time.
+    pub(crate) fn two_at_once(steps: Vec<Step<'a>>) -> Self {
+        Self { steps, lanes: 2 }
+    }
+
     /// Steps that run beside each other, in as many lanes as there are.
     pub(crate) fn beside(steps: Vec<Step<'a>>) -> Self {
         Self { steps, lanes: LANES }

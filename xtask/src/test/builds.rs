@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::{Need, Plan};
+use super::{Need, Plan, collector};
 use crate::executables::Executables;
 use crate::programs::{self, Profile};
 use crate::step::{Group, LIMIT_OF_BUILDS, Step};
@@ -28,7 +28,13 @@ impl<'a> Plan<'a> {
         self.end_group(Group::beside);
         // These wait for each other, for downloads and for linkers, and Kubernetes takes the longest.
         if needs.contains(&Need::Kubernetes) {
-            let build = move || clusters(executables, &["build"]);
+            let build = move || {
+                let mut commands = clusters(executables, &["build"])?;
+                for build in &mut commands {
+                    build.envs(collector::environment());
+                }
+                Ok(commands)
+            };
             let step = Step::commands("build: Kubernetes and helm", build).shown().gate();
             self.add_needed(step.within(LIMIT_OF_BUILDS));
         }

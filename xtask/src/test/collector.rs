@@ -1,4 +1,5 @@
-//! How often Go's garbage collector runs in Kubernetes and helm while they are tested: time is what the tests lack, and memory there is.
+//! How often Go's garbage collector runs in Kubernetes and helm while they are tested, and in the compiler that builds them: time is what
+//! the tests lack, and memory there is.
 
 use std::fs;
 

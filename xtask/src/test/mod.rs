@@ -23,6 +23,9 @@ const EVALUATOR: &str = "portcullis-evaluator";
 /// The crate of the black-box tests, which start the real programs.
 pub(crate) const BLACK_BOX: &str = "portcullis-tests";
 
+/// The crates with the slowest tests, in the order in which they begin.
+const SLOWEST_CRATES: [&str; 4] = ["portcullis-loader", EVALUATOR, "portcullis-reporter", "portcullis-engine"];
+
 /// Which tests to run, and how.
 pub(crate) struct Wanted {
     /// Run only the steps with this text in their name.
@@ -113,9 +116,9 @@ impl<'a> Plan<'a> {
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
         let alone = selected(vec![self.alone()]);
-        let alone_on_clusters = selected(self.alone_on_clusters());
+        let beside_few = selected(self.beside_few());
         let real = selected(self.real_tests()?);
-        let needed: Vec<_> = [&unit, &alone, &alone_on_clusters, &real].into_iter().flatten().collect();
+        let needed: Vec<_> = [&unit, &alone, &beside_few, &real].into_iter().flatten().collect();
         let needs: Vec<Need> = needed.iter().flat_map(|tests| tests.needs).copied().collect();
         if needs.contains(&Need::Counters) && !self.wanted.list {
             tools::counters();
@@ -132,12 +135,11 @@ impl<'a> Plan<'a> {
             self.add(tests.step);
         }
         self.end_group(Group::one_by_one);
-        // They leave half of the machine idle.
-        for tests in alone_on_clusters {
+        for tests in beside_few {
             self.add(tests.step);
         }
         self.rego_guests()?;
-        self.end_group(Group::one_by_one);
+        self.end_group(Group::two_at_once);
         for tests in real {
             self.add(tests.step);
         }
@@ -199,10 +201,13 @@ impl<'a> Plan<'a> {
         }));
     }
 
-    /// The tests of each crate that do not start a cluster.
+    /// The tests of each crate that do not start a cluster. The slowest come first, so that they do not run alone at the end.
     fn unit_tests(&self) -> Vec<Tests<'a>> {
-        let packages = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX);
-        let tests = packages.map(|package| {
+        let mut packages: Vec<_> = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX).collect();
+        packages.sort_by_key(|package| {
+            SLOWEST_CRATES.iter().position(|slow| *slow == package.name).unwrap_or(SLOWEST_CRATES.len())
+        });
+        let tests = packages.into_iter().map(|package| {
             let (executables, args) = (self.executables, self.args());
             let step = Step::commands(format!("tests: {}", package.name), move || {
                 // Tests that start clusters come last.

@@ -21,7 +21,7 @@ const CHART_TESTS: &str = "chart";
 /// The slowest of the tests that start clusters, besides those of the chart's promises, in the order in which they begin.
 const SLOWEST: [&str; 6] = ["promises", "webhooks", "status", "certificates", "revisions", CHART_TESTS];
 
-/// The modules of cluster tests that need the machine to themselves, by their binary: those with many replicas or policies make the canaries
+/// The modules of cluster tests that need much of the machine, by their binary: those with many replicas or policies make the canaries
 /// of other tests late, and audits have less claim to the processor than everything else.
 const ALONE_ON_CLUSTERS: [(&str, &[&str]); 2] =
     [("promises", &["check_impact::", "fleet::", "source_back::"]), ("webhooks", &["many::"])];
@@ -31,6 +31,9 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// The black-box tests that need the machine to themselves.
 const ALONE: &str = "alone";
+
+/// The module of those that need only a machine that is not busy: they count.
+const COUNTING: &str = "costs::";
 
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
@@ -65,16 +68,31 @@ impl<'a> Plan<'a> {
         all
     }
 
-    /// The black-box tests that must run alone.
+    /// The black-box tests that must run alone. With arguments, which may select tests, all tests of a binary run together.
     pub(super) fn alone(&self) -> Tests<'a> {
         let mut args = self.args();
+        if args.is_empty() {
+            args.extend(["--skip", COUNTING].map(OsString::from));
+        }
+        self.on_alone("black-box: tests that compare times", args)
+    }
+
+    fn on_alone(&self, name: &str, mut args: Vec<OsString>) -> Tests<'a> {
         args.extend(["--test-threads", "1"].map(OsString::from));
-        let tests = self.on_programs("black-box: tests that compare times", args, |target| target == ALONE);
+        let tests = self.on_programs(name, args, |target| target == ALONE);
         Tests { needs: &[Need::Counters, Need::Programs, Need::Guests], ..tests }
     }
 
-    /// The cluster tests that must run alone. With arguments, which may select tests, all tests of a binary run together.
-    pub(super) fn alone_on_clusters(&self) -> Vec<Tests<'a>> {
+    /// The tests that run beside few others: those that count, and the cluster tests that need much of the machine.
+    pub(super) fn beside_few(&self) -> Vec<Tests<'a>> {
+        if !self.args().is_empty() {
+            return Vec::new();
+        }
+        let counting = self.on_alone("black-box: tests that count, one by one", vec![COUNTING.into()]);
+        self.alone_on_clusters().into_iter().chain([counting]).collect()
+    }
+
+    fn alone_on_clusters(&self) -> Vec<Tests<'a>> {
         if !self.separates() || (!self.wanted.list && cluster::possible().is_err()) {
             return Vec::new();
         }
