@@ -18,8 +18,9 @@ pub(super) const CLUSTER_TESTS: &str = "e2e/tests/";
 /// The tests of the chart's output, alerts included.
 const CHART_TESTS: &str = "chart";
 
-/// The slowest of the tests that start clusters, besides those of the chart's promises, in the order in which they begin.
-const SLOWEST: [&str; 6] = ["promises", "webhooks", "status", "certificates", "revisions", CHART_TESTS];
+/// The slowest of the tests that start clusters, besides those of the chart's promises, in the order in which they begin. Those of the status
+/// wait more than they compute: they would leave the machine idle in the end.
+const SLOWEST: [&str; 6] = ["promises", "status", "webhooks", "certificates", "revisions", CHART_TESTS];
 
 /// The modules of cluster tests that need much of the machine, by their binary: those with many replicas or policies make the canaries
 /// of other tests late, and audits have less claim to the processor than everything else.
