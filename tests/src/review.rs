@@ -95,7 +95,7 @@ impl Review {
     }
 }
 
-/// The body of a review that is sent many times, as another review of the same object each time: only its uid is written anew.
+/// The body of a review that is sent many times, as another review of the same object each time: only its uid changes.
 pub(crate) struct RenewedBody {
     bytes: Vec<u8>,
     uid: String,
