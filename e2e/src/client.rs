@@ -7,9 +7,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, StreamOwned};
 use serde_json::Value;
 
 use crate::connection::{Answer, Connection, Question, Stream};
@@ -27,24 +28,25 @@ const MOST_IDLE: usize = 8;
 pub(crate) struct Client {
     /// The TLS configuration; `None` for a proxy on this machine, which does not authenticate clients.
     config: Option<Arc<ClientConfig>>,
-    /// The token of the administrator; `None` for a proxy.
+    /// The token of the administrator; `None` where another server than an API server is asked.
     token: Option<String>,
     /// Open connections without a request. A handshake costs both sides more than most requests.
     idle: Mutex<HashMap<SocketAddr, Vec<Connection>>>,
 }
 
 impl Client {
-    /// A client of this cluster.
+    /// A client of the API servers of this cluster.
     pub(crate) fn new(layout: &Layout) -> Result<Self, Error> {
-        let read = |name: &str| fs::read(layout.pki(name)).map_err(Error::file("read", &layout.pki(name)));
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(&read("ca.crt")?).expect("rcgen wrote a certificate"))?;
-        let token = String::from_utf8(read(TOKEN)?).expect("a token is text");
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let token = String::from_utf8(read(layout, TOKEN)?).expect("a token is text");
+        let config = trusting(layout)?.with_no_client_auth();
         Ok(Self { config: Some(Arc::new(config)), token: Some(token), idle: Mutex::default() })
+    }
+
+    /// A client of etcd, which knows clients by their certificates only.
+    pub(crate) fn of_etcd(layout: &Layout) -> Result<Self, Error> {
+        let key = PrivateKeyDer::from_pem_slice(&read(layout, "etcd-client.key")?).expect("rcgen wrote a key");
+        let config = trusting(layout)?.with_client_auth_cert(vec![certificate(layout, "etcd-client.crt")?], key)?;
+        Ok(Self { config: Some(Arc::new(config)), token: None, idle: Mutex::default() })
     }
 
     /// A client of `kubectl proxy`.
@@ -114,4 +116,21 @@ impl Client {
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         Ok(Box::new(StreamOwned::new(connection, socket)))
     }
+}
+
+/// The configuration of a client that trusts the authority of this cluster, but for how it authenticates itself.
+fn trusting(layout: &Layout) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate(layout, "ca.crt")?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(config.with_root_certificates(roots))
+}
+
+fn certificate(layout: &Layout, name: &str) -> Result<CertificateDer<'static>, Error> {
+    Ok(CertificateDer::from_pem_slice(&read(layout, name)?).expect("rcgen wrote a certificate"))
+}
+
+fn read(layout: &Layout, name: &str) -> Result<Vec<u8>, Error> {
+    fs::read(layout.pki(name)).map_err(Error::file("read", &layout.pki(name)))
 }

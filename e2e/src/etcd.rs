@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::Cluster;
+use crate::client::Client;
 use crate::command_line::ETCD_PORT;
 use crate::connection::Question;
 use crate::wait::eventually;
@@ -87,10 +88,10 @@ impl Cluster {
     }
 
     fn ask_etcd(&self, path: &str, body: &Value) -> Value {
-        let (api, body) = (self.api(), body.to_string());
+        let body = body.to_string();
         let question = Question { method: "POST", path, content_type: "application/json", body: body.as_bytes() };
         let server = SocketAddr::from((self.layout.first_host(), ETCD_PORT));
-        let (client, _) = api.parts();
+        let client = Client::of_etcd(&self.layout).unwrap_or_else(|error| panic!("{error}"));
         let reply = client.send(server, &question).unwrap_or_else(|error| panic!("etcd: {path}: {error}"));
         let (code, answer) = (reply.code, serde_json::from_slice::<Value>(&reply.body).unwrap_or_default());
         assert!(code == 200, "etcd: {path}: {code} {answer}");

@@ -3,7 +3,6 @@
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-
 use sha2::{Digest as _, Sha256};
 
 use crate::layout::Layout;
