@@ -188,10 +188,11 @@ fn fault_l02_a_source_that_hangs_holds_up_no_other() {
     let loader = rig.start(&["--fetch-header-timeout", "15s"]);
     loader.serves("cluster/good", 1);
     // The times of the requests, because the rest may take long on a busy machine.
-    let waiting = (0..8).filter_map(|number| rig.server.asked(&format!("/slow?{number}")).first().copied()).min();
-    let waited = waiting.map_or(Duration::ZERO, |first| other.asked("/good")[0].saturating_duration_since(first));
+    let first_asked = |number| Some((*rig.server.asked(&format!("/slow?{number}")).first()?, number));
+    let (asked, first) = eventually("a request that hangs", || (0..8).filter_map(first_asked).min());
+    let waited = other.asked("/good")[0].saturating_duration_since(asked);
     assert!(waited < Duration::from_secs(15), "it waited for the one that hangs");
-    assert_eq!(reason(&loader, "slow0"), Reason::RegistryTimeout);
+    assert_eq!(reason(&loader, &format!("slow{first}")), Reason::RegistryTimeout);
 }
 
 #[test]
