@@ -19,7 +19,7 @@ use crate::totals::Totals;
 use crate::wrapped;
 
 /// How many steps of a group run at the same time, if they may. Tests of real programs wait more than they compute: two leave a quarter of
-/// the machine idle.
+/// the machine idle, three a tenth. With four, the slowest answers that canaries get take more than a second.
 const LANES: usize = 3;
 
 /// The longest that a step may take: several times what it takes on two cores. A step that takes longer hangs, and is
