@@ -12,10 +12,10 @@ mod quota;
 mod reverted;
 mod revision;
 mod rules;
-mod turns;
 mod uninstalled;
 mod unknown;
 mod unreadable;
+mod webhook_timeout;
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +55,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     memory.refused.retain(|uid, _| stays(uid));
     memory.groups.retain(|group, _| groups.holds(group));
     // Events come last, as nothing depends on them.
-    let untold: Vec<_> = memory.groups.values().filter_map(|group| group.untold.front().cloned()).collect();
-    decision.actions.extend(untold.into_iter().map(Action::Warn));
+    let due_events: Vec<_> = memory.groups.values().filter_map(|group| group.due_events.front().cloned()).collect();
+    decision.actions.extend(due_events.into_iter().map(Action::Warn));
     decision
 }

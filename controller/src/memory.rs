@@ -17,7 +17,7 @@ use crate::world::{Change, Collection, Entries, OwnWebhook, PolicyView, World};
 pub(crate) const WAITING: &str = "WaitingForReplicas";
 
 /// How many events about repairs of one webhook are kept until they are written. The log has all of them.
-pub(crate) const UNTOLD: usize = 8;
+pub(crate) const MAX_DUE_EVENTS: usize = 8;
 
 /// The memory.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub struct GroupMemory {
     /// Whether we wrote the webhook.
     pub is_written: bool,
     /// The events about our repairs of the webhook that are neither written nor given up yet, in their order.
-    pub untold: VecDeque<PolicyWarning>,
+    pub due_events: VecDeque<PolicyWarning>,
     /// When a revision of a member last said that it served in an installation that was removed; `None` if none did in this controller's time.
     pub marked: Option<Instant>,
 }
@@ -172,7 +172,7 @@ pub struct Waiting {
     /// When the last event about it was due; at first, since when it waits.
     pub warned: Instant,
     /// Whether that event is neither written nor given up yet.
-    pub is_untold: bool,
+    pub is_event_due: bool,
 }
 
 impl Memory {
@@ -223,17 +223,17 @@ impl Memory {
             Action::Hold(policy) | Action::CreateRevision { policy, .. } => drop(self.refused.remove(&policy.uid)),
             Action::CreateWebhook { group, repaired: Some(warning), .. }
             | Action::ChangeWebhook { group, repaired: Some(warning), .. } => {
-                let untold = &mut self.groups.entry(group.clone()).or_default().untold;
-                if untold.len() < UNTOLD {
-                    untold.push_back(warning.clone());
+                let due_events = &mut self.groups.entry(group.clone()).or_default().due_events;
+                if due_events.len() < MAX_DUE_EVENTS {
+                    due_events.push_back(warning.clone());
                 }
             }
             Action::Warn(warning) => {
                 self.wait_was_reported(warning);
                 for group in self.groups.values_mut() {
                     // Each repair has an event, even if it says the same: it is counted.
-                    let told = group.untold.iter().position(|one| one == warning);
-                    told.and_then(|told| group.untold.remove(told));
+                    let written = group.due_events.iter().position(|one| one == warning);
+                    written.and_then(|written| group.due_events.remove(written));
                 }
             }
             _ => {}
@@ -278,7 +278,7 @@ impl Memory {
     pub(crate) fn gave_up(&mut self, warning: &PolicyWarning) {
         self.wait_was_reported(warning);
         for group in self.groups.values_mut() {
-            group.untold.retain(|one| one != warning);
+            group.due_events.retain(|one| one != warning);
         }
     }
 
@@ -286,7 +286,7 @@ impl Memory {
     fn wait_was_reported(&mut self, warning: &PolicyWarning) {
         let waiting = self.waiting.get_mut(&warning.policy.uid).filter(|_| warning.reason == WAITING);
         if let Some(waiting) = waiting {
-            waiting.is_untold = false;
+            waiting.is_event_due = false;
         }
     }
 

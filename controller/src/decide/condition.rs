@@ -152,7 +152,7 @@ impl Subject<'_> {
         }
         // The webhook is called, which is what this condition is about; `Accepted` says that the policy is not served.
         let more = self.problem.as_ref().map(|problem| format!("; it stays as it is: {problem}"));
-        let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
+        let more = more.or_else(|| group.timeout.warning(found.kind).map(|warning| format!("; {warning}")));
         let message = format!("{message}{}", more.unwrap_or_default());
         group.is_proven.then(|| ConditionValue::registered(message))
     }

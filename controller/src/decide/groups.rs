@@ -14,7 +14,7 @@ use portcullis_process::Now;
 use super::quota::{self, Quota, WebhookQuota};
 use super::revision::{self, Planned};
 use super::rules::{Decision, Rules};
-use super::turns::{Turns, longest_turn};
+use super::webhook_timeout::{WebhookTimeout, longest_evaluation};
 use super::{reverted, uninstalled, unknown};
 use crate::action::Action;
 use crate::desired::{self, Desired, desired, kept, waits};
@@ -51,7 +51,7 @@ pub(super) struct Group<'w> {
     /// The resources in the rules of these members.
     resources: BTreeSet<(String, String)>,
     /// The time that its members need.
-    pub(super) turns: Turns<'w>,
+    pub(super) timeout: WebhookTimeout<'w>,
     /// The policies that need the webhook: those that are not being deleted, have not moved to another group, and can be asked at all.
     claims: BTreeSet<&'w str>,
     /// Whether the newest revision of a policy that is not suspended is here, and all replicas know it.
@@ -93,7 +93,8 @@ impl<'w> Groups<'w> {
         for (uid, revisions) in &world.revisions {
             let policy = world.policies.get(uid).filter(|policy| !policy.is_deleting);
             let may_exist = unknown::may_exist(uid, world, memory, now);
-            let member = Member { uid, policy, may_exist, revisions, turn: longest_turn(revisions, rules) };
+            let member =
+                Member { uid, policy, may_exist, revisions, evaluation_limit: longest_evaluation(revisions, rules) };
             for revision in revisions.values().filter(|revision| revision.is_in_force()) {
                 groups.join(&member, revision, memory);
             }
@@ -178,8 +179,8 @@ impl<'w> Groups<'w> {
                 self.refused.insert(uid, refusal);
                 return;
             }
-            let turn = content.turn(rules.policy_timeout);
-            planned.needs_time = self.get(&content.group).is_none_or(|group| !group.turns.have(uid, turn));
+            let limit = content.evaluation_limit(rules.policy_timeout);
+            planned.needs_time = self.get(&content.group).is_none_or(|group| !group.timeout.covers(uid, limit));
             self.need(uid, policy, content, rules);
         }
         self.planned.insert(uid, planned);
@@ -200,11 +201,12 @@ impl<'w> Groups<'w> {
         let older = older.filter(|revision| revision.is_in_force()).filter_map(|older| older.content.as_ref().ok());
         let own = older.map(|older| older.shard).find(|shard| {
             let id = content.in_shard(*shard).group;
-            self.get(&id).is_some_and(|group| group.turns.has(uid))
+            self.get(&id).is_some_and(|group| group.timeout.has(uid))
         });
-        let turn = content.turn(rules.policy_timeout);
-        let fits =
-            |shard: &u32| self.get(&content.in_shard(*shard).group).is_none_or(|group| group.turns.fit(uid, turn));
+        let limit = content.evaluation_limit(rules.policy_timeout);
+        let fits = |shard: &u32| {
+            self.get(&content.in_shard(*shard).group).is_none_or(|group| group.timeout.has_room_for(uid, limit))
+        };
         own.into_iter().chain(0..).find(fits).unwrap_or(0)
     }
 
@@ -221,8 +223,8 @@ impl<'w> Groups<'w> {
         if content.shared {
             group.share(content, false);
         }
-        group.turns.add(uid, content.turn(rules.policy_timeout));
-        group.turns.wait(content.timeout_seconds);
+        group.timeout.add(uid, content.evaluation_limit(rules.policy_timeout));
+        group.timeout.at_least(content.timeout_seconds);
         group.first.get_or_insert(&policy.reference);
         if !rules.is_never_asked(&policy.reference) {
             group.claims.insert(uid);
@@ -235,7 +237,7 @@ impl<'w> Groups<'w> {
             part: None,
             sharing: Vec::new(),
             resources: BTreeSet::new(),
-            turns: Turns::default(),
+            timeout: WebhookTimeout::default(),
             claims: BTreeSet::new(),
             may_register: false,
             was_registered: false,
@@ -275,7 +277,7 @@ impl<'w> Groups<'w> {
                 let known = remembered.right.as_ref().or(group.found.map(|found| &found.entries));
                 let registered = group.found.map(|found| &found.entries).or(remembered.right.as_ref());
                 group.desired = match group.webhook_part(registered, known) {
-                    Some(part) => Some(desired(installation, id, &part, group.turns.seconds(group.kind))),
+                    Some(part) => Some(desired(installation, id, &part, group.timeout.seconds(group.kind))),
                     None => known.map(|entries| kept(installation, group.kind, id, entries)),
                 };
                 if let (Some(desired), Some(found)) = (&mut group.desired, group.found) {

@@ -160,7 +160,7 @@ fn wait(
         return None;
     }
     let now = decision.now.instant;
-    let begins = Waiting { generation: policy.generation, since: now, warned: now, is_untold: false };
+    let begins = Waiting { generation: policy.generation, since: now, warned: now, is_event_due: false };
     let waiting = memory.waiting.entry(uid.clone()).or_insert(begins);
     if waiting.generation != policy.generation {
         *waiting = begins;
@@ -168,10 +168,10 @@ fn wait(
     let since = waiting.since;
     if decision.has_passed(waiting.warned, rules.waiting_event) {
         waiting.warned = now;
-        waiting.is_untold = true;
+        waiting.is_event_due = true;
         decision.wake_at(now + rules.waiting_event);
     }
-    if waiting.is_untold {
+    if waiting.is_event_due {
         let note = format!("{}; status.replicas says which one is missing and why", value.message);
         decision.act(warn(&policy.reference, WAITING, note));
     }

@@ -11,10 +11,10 @@ mod restored;
 mod reverted;
 mod revisions;
 mod shared;
-mod turns;
 mod uninstalled;
 mod unreadable;
 mod webhook_quota;
+mod webhook_timeouts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

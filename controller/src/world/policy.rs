@@ -242,7 +242,7 @@ impl Content {
     }
 
     /// How long one evaluation may take, in seconds; `default` is the limit of policies that set none.
-    pub fn turn(&self, default: u32) -> u32 {
+    pub fn evaluation_limit(&self, default: u32) -> u32 {
         self.timeout_eval_seconds.unwrap_or(default).min(self.timeout_seconds)
     }
 }

@@ -88,7 +88,7 @@ fn try_to_ask(installation: &Installation<'_>, path: &str) -> io::Result<u16> {
 }
 
 /// Asserts that objects, events, logs and metrics do not contain a key or the code of a path.
-fn assert_untold(installation: &Installation<'_>, policy: &str, paths: &Paths) {
+fn assert_not_revealed(installation: &Installation<'_>, policy: &str, paths: &Paths) {
     let events = format!("/apis/events.k8s.io/v1/namespaces/{}/events", installation.namespace());
     let mut said = vec![installation.api().find(policy).unwrap().to_string()];
     said.extend(installation.api().list(&events).iter().map(ToString::to_string));
@@ -134,7 +134,7 @@ fn fault_z15_the_key_of_paths_changes_under_load() {
     installation.wait_for(&policy, "WebhookConfigured", "True");
     load.go_on(300);
     load.finish();
-    assert_untold(&installation, &policy.path(), &Paths::of(&installation));
+    assert_not_revealed(&installation, &policy.path(), &Paths::of(&installation));
     for replica in installation.replicas() {
         assert_eq!(replica.restarts(Program::Evaluator), 0);
     }

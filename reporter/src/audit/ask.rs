@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How long a question is repeated while the evaluator refuses it and answers others. Requests may take all that its policy may take, on purpose.
 const PATIENCE_ALONE: Duration = Duration::from_secs(10);
-/// Most tries while the evaluator does not answer: an object that makes it crash must not do so for ever.
+/// The most tries while the evaluator does not answer: an object that makes it crash must not do so for ever.
 const TRIES: u32 = 6;
 /// Pauses between the tries.
 const PAUSES: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(10) };

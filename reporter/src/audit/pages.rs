@@ -11,9 +11,9 @@ const MOST: u32 = 200;
 const FIRST: u32 = 50;
 /// The wanted size of a page, in bytes.
 const WANTED_BYTES: usize = 4 << 20;
-/// Most tries of a page that fails.
+/// The most tries of a page that fails.
 const TRIES: u32 = 6;
-/// Most tries of a first page that is forbidden. An API server that has just started forbids everything until it has read its RBAC rules; after
+/// The most tries of a first page that is forbidden. An API server that has just started forbids everything until it has read its RBAC rules; after
 /// that, only an administrator can help.
 const FORBIDDEN_TRIES: u32 = 3;
 /// How often in succession a list may be begun again because it became too old, without getting further than before.
@@ -27,7 +27,7 @@ pub(super) struct Pages<'f> {
     limit: u32,
     next: String,
     is_over: bool,
-    /// Most tries of the first page while it is forbidden.
+    /// The most tries of the first page while it is forbidden.
     pub(super) forbidden_tries: u32,
     /// How many objects were given since the list was begun or begun again, and the most before it was begun again.
     given: usize,

@@ -19,9 +19,9 @@ use super::slow_writes::SlowWrites;
 
 /// Shortest time between two writes: 20 in a second.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Most tries of a write that fails.
+/// The most tries of a write that fails.
 const TRIES: u32 = 4;
-/// Most tries of a write that is refused with 403 or 404, as an API server that has just started does until it has read its RBAC rules and definitions.
+/// The most tries of a write that is refused with 403 or 404, as an API server that has just started does until it has read its RBAC rules and definitions.
 const REFUSED_TRIES: u32 = 3;
 /// Longest text of the API server that is quoted, in bytes.
 const MAX_QUOTE: usize = 300;

@@ -17,7 +17,7 @@ pub(super) struct Member<'w> {
     /// Its revisions, by generation.
     pub(super) revisions: &'w BTreeMap<i64, RevisionView>,
     /// The longest evaluation of the generations that may serve, in seconds.
-    pub(super) turn: u32,
+    pub(super) evaluation_limit: u32,
 }
 
 impl<'w> Groups<'w> {
@@ -28,13 +28,13 @@ impl<'w> Groups<'w> {
         let label = revision.label.as_ref().map(|(group, kind)| (group, *kind, None));
         for (id, kind, part) in named.into_iter().chain(label) {
             let group = self.group(id, kind, part);
-            if member.turn > 0 {
-                group.turns.add(member.uid, member.turn);
+            if member.evaluation_limit > 0 {
+                group.timeout.add(member.uid, member.evaluation_limit);
             }
             let content = content.filter(|_| member.policy.is_some() || member.may_exist);
             let sharing = content.filter(|content| content.shared && content.group == *id);
             if let Some(content) = content {
-                group.turns.wait(content.timeout_seconds);
+                group.timeout.at_least(content.timeout_seconds);
             }
             let Some(policy) = member.policy else {
                 // What is registered for it stays, and nothing is added.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::failed::Cause;
-use crate::memory::UNTOLD;
+use crate::memory::MAX_DUE_EVENTS;
 
 const TOLD: &str = "tell a WebhookRepaired";
 
@@ -53,8 +53,8 @@ fn each_repair_has_an_event_although_the_one_before_is_not_written_yet() {
     assert!(stage.actions().contains(&TOLD.to_owned()), "the second one has its event");
     stage.memory.succeeded(&told);
     assert_eq!(stage.actions(), ["prove with a-1"]);
-    (0..=UNTOLD).for_each(|_| stage.memory.succeeded(&change));
-    (0..UNTOLD).for_each(|_| stage.memory.succeeded(&told));
+    (0..=MAX_DUE_EVENTS).for_each(|_| stage.memory.succeeded(&change));
+    (0..MAX_DUE_EVENTS).for_each(|_| stage.memory.succeeded(&told));
     assert_eq!(stage.actions(), ["prove with a-1"], "not more than these are kept");
 }
 

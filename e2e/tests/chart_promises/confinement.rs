@@ -55,7 +55,7 @@ fn attempts(release: &Release<'_>) -> Option<BTreeMap<String, String>> {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
-    let stage = Stage::new("cage");
+    let stage = Stage::new("confined");
     if own_cluster("fault_x10").is_none() {
         // An existing cluster has the images of users, which do not contain the attempts.
         return;

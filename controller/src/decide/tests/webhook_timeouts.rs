@@ -1,4 +1,4 @@
-//! Mutating policies, which are asked in turn.
+//! Timeouts of the webhooks of mutating policies, which are asked one after the other.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn created(actions: &[Action]) -> Option<&Value> {
 }
 
 #[test]
-fn z03_a_webhook_waits_for_the_turns_of_all_its_members() {
+fn z03_a_webhook_waits_for_the_evaluations_of_all_its_members() {
     let stage = enforced(&[mutating("a", 10), mutating("b", 2), mutating("c", 2), mutating("d", 2)]);
     assert_eq!(wait(&stage), 17);
 }
@@ -160,5 +160,9 @@ fn z03_a_group_that_was_too_full_before_keeps_its_members_and_says_so() {
         _ => None,
     });
     let said = said.expect("a condition");
-    assert!(said.status == Truth::True && said.message.contains("20 mutating policies are 40 s"), "{}", said.message);
+    assert!(
+        said.status == Truth::True && said.message.contains("20 mutating policies may take 40 s"),
+        "{}",
+        said.message
+    );
 }
