@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sha2::{Digest as _, Sha256};
+use portcullis_contract::Hasher;
 
 use crate::lock::Lock;
 use crate::{Cache, Error, files};
@@ -132,14 +132,14 @@ impl GoProgram {
 
 /// A short digest of sources.
 fn key(sources: &[(&str, &str)]) -> String {
-    let mut hash = Sha256::new();
+    let mut hash = Hasher::default();
     for (name, text) in sources {
         for part in [name, text] {
-            hash.update(part.len().to_le_bytes());
-            hash.update(part);
+            hash.update(&part.len().to_le_bytes());
+            hash.update(part.as_bytes());
         }
     }
-    hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    hash.finish().hex()[..12].to_owned()
 }
 
 /// Waits for the end, and calls `tell` now and then.

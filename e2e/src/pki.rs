@@ -1,9 +1,9 @@
 //! The certificate authority of a cluster and its certificates: one identity for each end of each connection.
 
+use portcullis_contract::Digest;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use sha2::{Digest as _, Sha256};
 
 use crate::layout::Layout;
 use crate::{Error, files, node};
@@ -28,8 +28,7 @@ pub(crate) fn make(layout: &Layout) -> Result<(), Error> {
         write(layout, identity.file, &certificate, &key)?;
     }
 
-    let secret = Sha256::digest(KeyPair::generate()?.serialize_der());
-    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = Digest::of(&KeyPair::generate()?.serialize_der()).hex();
     files::write(&layout.pki(TOKEN), &token)?;
     files::write(&layout.pki(TOKENS), &format!("{token},admin,admin,\"{ADMINISTRATORS}\"\n"))?;
 

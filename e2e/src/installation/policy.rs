@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use portcullis_contract::Digest;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::api::{Api, Reply};
 use crate::json::merge;
@@ -184,8 +184,7 @@ impl Policy {
     pub fn manifest(&self, source: &Source) -> Value {
         let mut manifest = self.manifest.clone();
         if let Some(module) = &self.module {
-            let digest: String = Sha256::digest(module).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-            let path = format!("/{digest}.wasm");
+            let path = format!("/{}.wasm", &Digest::of(module).hex()[..16]);
             source.put(&path, module.clone());
             manifest["spec"]["module"] = source.url(&path).into();
         }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use portcullis_contract::Digest;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 use crate::Error;
 
@@ -13,13 +13,12 @@ pub(super) fn of_program(reference: &str, program: &Path, args: &[&str]) -> Resu
     let content = fs::read(program).map_err(Error::file("read", program))?;
     let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let layer = archive(&[(&name, &content, 0o755)]);
-    let digest: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
     let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     let config = json!({
         "architecture": architecture,
         "os": "linux",
         "config": { "Entrypoint": [format!("/{name}")], "Cmd": args, "User": "65534:65534" },
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+        "rootfs": { "type": "layers", "diff_ids": [Digest::of(&layer)] },
     });
     let manifest = json!([{ "Config": "config.json", "RepoTags": [reference], "Layers": ["layer.tar"] }]);
     let (config, manifest) = (config.to_string(), manifest.to_string());
@@ -43,6 +42,8 @@ fn archive(files: &[(&str, &[u8], u32)]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+
+    use sha2::{Digest as _, Sha256};
 
     use super::*;
 

@@ -205,9 +205,7 @@ impl<'a> Plan<'a> {
     /// The tests of each crate that do not start a cluster. The slowest come first, so that they do not run alone at the end.
     fn unit_tests(&self) -> Vec<Tests<'a>> {
         let mut packages: Vec<_> = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX).collect();
-        packages.sort_by_key(|package| {
-            SLOWEST_CRATES.iter().position(|slow| *slow == package.name).unwrap_or(SLOWEST_CRATES.len())
-        });
+        packages.sort_by_key(|package| position(&SLOWEST_CRATES, &package.name));
         let tests = packages.into_iter().map(|package| {
             let (executables, args) = (self.executables, self.args());
             let step = Step::commands(format!("tests: {}", package.name), move || {
@@ -249,4 +247,9 @@ impl<'a> Plan<'a> {
             self.steps.push(step);
         }
     }
+}
+
+/// The position of a name among the slowest; the others are behind them.
+fn position(slowest: &[&str], name: &str) -> usize {
+    slowest.iter().position(|slow| *slow == name).unwrap_or(slowest.len())
 }

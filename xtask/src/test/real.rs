@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{BLACK_BOX, Need, Plan, Tests, collector};
+use super::{BLACK_BOX, Need, Plan, Tests, collector, position};
 use crate::executables::Executable;
 use crate::programs::Profile;
 use crate::step::Step;
@@ -69,10 +69,10 @@ impl<'a> Plan<'a> {
         all
     }
 
-    /// The black-box tests that must run alone. With arguments, which may select tests, all tests of a binary run together.
+    /// The black-box tests that must run alone.
     pub(super) fn alone(&self) -> Tests<'a> {
         let mut args = self.args();
-        if args.is_empty() {
+        if self.separates() {
             args.extend(["--skip", COUNTING].map(OsString::from));
         }
         self.on_alone("black-box: tests that compare times", args)
@@ -86,7 +86,7 @@ impl<'a> Plan<'a> {
 
     /// The tests that run beside few others: those that count, and the cluster tests that need much of the machine.
     pub(super) fn beside_few(&self) -> Vec<Tests<'a>> {
-        if !self.args().is_empty() {
+        if !self.separates() {
             return Vec::new();
         }
         let counting = self.on_alone("black-box: tests that count, one by one", vec![COUNTING.into()]);
@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
     }
 
     fn alone_on_clusters(&self) -> Vec<Tests<'a>> {
-        if !self.separates() || (!self.wanted.list && cluster::possible().is_err()) {
+        if self.wanted.no_cluster || (!self.wanted.list && cluster::possible().is_err()) {
             return Vec::new();
         }
         let of_binary = |(target, modules): (&str, &[&str])| {
@@ -104,9 +104,10 @@ impl<'a> Plan<'a> {
         ALONE_ON_CLUSTERS.map(of_binary).into()
     }
 
-    /// Whether the tests that must run alone do so.
+    /// Whether the tests that must run alone, or beside few others, do so. With arguments, which may select tests, all tests of a binary run
+    /// together.
     fn separates(&self) -> bool {
-        !self.wanted.no_cluster && self.args().is_empty()
+        self.args().is_empty()
     }
 
     fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {
@@ -132,7 +133,7 @@ impl<'a> Plan<'a> {
         let package = self.workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
         let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
         targets.retain(|target| target != e2e::TESTS);
-        targets.sort_by_key(|target| SLOWEST.iter().position(|slow| slow == target).unwrap_or(SLOWEST.len()));
+        targets.sort_by_key(|target| position(&SLOWEST, target));
         let mut all: Vec<_> = targets.into_iter().map(|target| self.cluster(target)).collect();
         let name = "cluster: alerts of the chart";
         let is_wanted = self.selects(name) || self.selects(&format!("cluster: tests {CHART_TESTS}"));
