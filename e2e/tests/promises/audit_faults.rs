@@ -1,5 +1,7 @@
 //! Faults during an audit of existing objects: rows C05 to C10 and Z23, and a policy that never ends.
 
+use std::net::{Ipv4Addr, TcpListener};
+
 use portcullis_e2e::{Canary, Installation, PodSetup, Policy, Program, Proxy, Rule, Usage, eventually, note};
 use serde_json::{Value, json};
 
@@ -212,10 +214,18 @@ fn fault_c09_a_namespace_without_room_for_reports_costs_no_other_its_reports() {
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "reports", "namespace": namespaces[0] },
         "spec": { "hard": { "count/reports.openreports.io": "1" } },
     });
-    installation.cluster().apply(&quota.to_string()).expect("a quota");
     let path = format!("/api/v1/namespaces/{}/resourcequotas/reports", namespaces[0]);
+    let delete_quota =
+        || installation.api().delete(&path, None).expect("an API server answers").expect("the deletion of a quota");
     eventually("a quota that counts", || {
-        installation.api().get(&path).filter(|quota| !quota["status"]["used"].is_null())
+        installation.cluster().apply(&quota.to_string()).expect("a quota");
+        let status = &installation.api().get(&path)?["status"];
+        // The controller of quotas looks for new kinds every 30 seconds. One that it has seen before it knew the kind counts minutes later.
+        let is_too_early = status["hard"].is_object() && status["used"].is_null();
+        if is_too_early {
+            delete_quota();
+        }
+        (!status["used"].is_null()).then_some(())
     });
     let canary = with(&installation, [PodSetup::default()]);
     let policy = labels(&installation, "audit-quota-labels");
@@ -231,12 +241,64 @@ fn fault_c09_a_namespace_without_room_for_reports_costs_no_other_its_reports() {
     });
 
     // Without the quota, the remaining reports are written.
-    installation.api().delete(&path, None).expect("an API server answers").expect("a deletion");
+    delete_quota();
     let complete = || {
         scan(&installation, &policy);
         (of(&namespaces[0]) == 4).then_some(())
     };
     eventually("all reports", complete);
+    wait_exact(&installation, &policy, &namespaces);
+    canary.end();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c09_a_webhook_that_never_answers_about_reports_of_a_namespace_costs_no_other_its_reports() {
+    const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let installation = install("audit-silent", "openreports");
+    // Objects of the first one come first.
+    let namespaces = ["a", "b"].map(|suffix| installation.make_namespace(suffix));
+    for namespace in &namespaces {
+        fill(&installation, namespace, 10, |number| number < 4);
+    }
+    let report = json!({ "apiVersion": "openreports.io/v1alpha1", "kind": "Report", "metadata": { "name": "probe" } });
+    let path = format!("/apis/openreports.io/v1alpha1/namespaces/{}/reports?dryRun=All&timeout=1s", namespaces[0]);
+    let can_write = || installation.api().create(&path, &report).expect("an API server answers").is_ok();
+    eventually("a report that could be written", || can_write().then_some(()));
+    // The kernel accepts its connections, and nobody reads from them.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "audit-silent" },
+        "webhooks": [{
+            "name": "silent.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 30,
+            "clientConfig": { "url": format!("https://{}/", silent.local_addr().expect("it listens")) },
+            "rules": [{
+                "apiGroups": ["openreports.io"], "apiVersions": ["*"], "operations": ["*"], "resources": ["reports"],
+            }],
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespaces[0] } },
+        }],
+    });
+    installation.cluster().apply(&webhook.to_string()).expect("a webhook");
+    eventually("a webhook that is called", || (!can_write()).then_some(()));
+
+    let canary = with(&installation, [PodSetup::default()]);
+    let policy = labels(&installation, "audit-silent-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let told = format!("not all reports could be written: writes in namespace {} took ", namespaces[0]);
+    let audit = found(&installation, &policy, "its figures, and the slow namespace", |audit| {
+        audit["checked"] == 20 && message(audit).contains(&told)
+    });
+    assert_eq!((&audit["violations"], &audit["errors"]), (&json!(8), &json!(0)), "{audit}");
+    let id = format!("cluster/{}", policy.name());
+    let written = namespaces.each_ref().map(|namespace| reported(&installation, &id, std::slice::from_ref(namespace)));
+    assert_eq!(written.map(|reports| reports.len()), [0, 4]);
+
+    // Without the webhook, the next scan writes the others.
+    installation.api().delete(&format!("{CONFIGURATIONS}/audit-silent"), None).expect("an answer").expect("a deletion");
+    eventually("a report that could be written", || can_write().then_some(()));
+    let audit = scan(&installation, &policy);
+    assert_eq!(message(&audit), "", "{audit}");
     wait_exact(&installation, &policy, &namespaces);
     canary.end();
 }
