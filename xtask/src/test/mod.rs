@@ -5,6 +5,7 @@ mod collector;
 mod real;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::mem;
 use std::process::{Command, ExitCode};
 
@@ -109,7 +110,6 @@ impl<'a> Plan<'a> {
             self.add(step);
         }
         self.advisories();
-        self.guests();
 
         let selected = |tests: Vec<Tests<'a>>| -> Vec<_> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
@@ -126,6 +126,8 @@ impl<'a> Plan<'a> {
         if !needed.is_empty() {
             self.builds(&needs)?;
         }
+        // Kubernetes is still being built when the other builds have ended, and leaves a part of the machine idle.
+        self.guests();
         self.end_group(Group::beside);
         for tests in unit {
             self.add(tests.step);
@@ -242,7 +244,8 @@ impl<'a> Plan<'a> {
     /// Adds a step, whatever its name.
     fn add_needed(&mut self, step: Step<'a>) {
         if self.wanted.list {
-            println!("{}", step.name);
+            // `head` reads only some of them.
+            writeln!(std::io::stdout(), "{}", step.name).ok();
         } else {
             self.steps.push(step);
         }
