@@ -27,6 +27,9 @@ pub const MAX_API_SERVERS: u8 = 8;
 /// the cluster.
 const FIRST_POD: u8 = 32;
 
+/// The last part of the first address of a source.
+const FIRST_SOURCE: u8 = 1;
+
 /// How long kubectl may take. It repeats calls that were answered with a Retry-After, and waits until deleted objects
 /// are gone.
 const KUBECTL_LIMIT: Duration = Duration::from_secs(900);
@@ -66,6 +69,7 @@ pub struct Cluster {
     pub(crate) started: Mutex<Vec<Started>>,
     client: Arc<Client>,
     pods: AtomicU8,
+    sources: AtomicU8,
     proxies: AtomicU8,
     /// Set once the custom resource definitions are served.
     pub(crate) definitions: OnceLock<()>,
@@ -121,6 +125,7 @@ impl Cluster {
             started,
             client,
             pods: AtomicU8::new(FIRST_POD),
+            sources: AtomicU8::new(FIRST_SOURCE),
             proxies: AtomicU8::new(0),
             definitions: OnceLock::new(),
         })
@@ -315,6 +320,14 @@ impl Cluster {
         let number = self.pods.fetch_add(1, Ordering::Relaxed);
         assert!((FIRST_POD..u8::MAX).contains(&number), "a cluster has addresses for {} pods", u8::MAX - FIRST_POD);
         self.layout.network.host(number)
+    }
+
+    /// An address for a source of modules, a different one each time.
+    pub(crate) fn source_address(&self) -> Ipv4Addr {
+        let number = self.sources.fetch_add(1, Ordering::Relaxed);
+        let all = FIRST_SOURCE..u8::MAX;
+        assert!(all.contains(&number), "a cluster has addresses for {} sources", all.len());
+        self.layout.network.source(number)
     }
 
     /// The address of the DNS of a cluster with a node.

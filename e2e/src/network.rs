@@ -105,6 +105,11 @@ impl Network {
         }
     }
 
+    /// The address of a source of modules. Only processes of this machine ask it, so it is on the loopback.
+    pub(crate) fn source(self, number: u8) -> Ipv4Addr {
+        Ipv4Addr::new(127, 19, self.slot, number)
+    }
+
     /// The block of all addresses that [`Network::host`] returns.
     pub(crate) fn hosts(self) -> String {
         format!("{}/24", self.host(0))

@@ -67,6 +67,15 @@ impl Running {
         Ok(slots.iter().filter_map(|slot| Some(Self::of(&slot.folder, slot.state.as_ref()?))).collect())
     }
 
+    /// Whether another cluster has the folder and the addresses of this one by now. They are used again as soon as they are free, also by other
+    /// processes.
+    ///
+    /// # Errors
+    /// When a state file cannot be read.
+    pub fn has_successor(&self, cache: &Cache) -> Result<bool, Error> {
+        Ok(Self::list(cache)?.iter().any(|one| one.kubeconfig == self.kubeconfig && one.name != self.name))
+    }
+
     /// The cluster with this name, unless it is abandoned.
     ///
     /// # Errors

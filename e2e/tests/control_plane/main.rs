@@ -13,7 +13,7 @@ mod webhook;
 
 use std::sync::LazyLock;
 
-use portcullis_e2e::{Cluster, Options, skip};
+use portcullis_e2e::{Cache, Cluster, Options, Running, skip};
 
 /// The cluster of all tests that neither end one nor look at its start. It has one API server and ends with the process.
 fn cluster() -> &'static Cluster {
@@ -24,6 +24,16 @@ fn cluster() -> &'static Cluster {
 /// A cluster of the test's own, with one API server.
 fn fresh() -> Cluster {
     Cluster::start(&Options::default()).unwrap()
+}
+
+/// The clusters of all tests.
+fn all_running() -> Vec<Running> {
+    Running::list(&Cache::from_env().unwrap()).unwrap()
+}
+
+/// Whether a cluster has been replaced by another one, perhaps of another test binary.
+fn has_successor(seen: &Running) -> bool {
+    seen.has_successor(&Cache::from_env().unwrap()).unwrap()
 }
 
 /// Whether the addresses of the cluster are not those of the loopback device. If they are, the test is marked as skipped: other addresses

@@ -74,15 +74,17 @@ fn fault_c06_a_list_that_expires_is_begun_again() {
     fill(&installation, &namespace, 220, |number| number % 4 == 0);
     let proxy = Proxy::start(cluster());
     let expired = "The provided continue parameter is too old to display a consistent list result.";
-    proxy.rule(Rule::on("GET", "continue=").times(1).answer(410, expired));
+    // Only the second page of ConfigMaps has expired, not one of other kinds.
+    proxy.rule(Rule::on("GET", "/configmaps?").times(1));
+    proxy.rule(Rule::on("GET", "/configmaps?").times(1).answer(410, expired));
     let canary = with(&installation, [PodSetup::default().through(Program::Reporter, proxy.address())]);
     let policy = labels(&installation, "audit-expired-labels");
     installation.apply_ready(std::slice::from_ref(&policy));
     let audit = wait_exact(&installation, &policy, &[namespace]);
     assert_eq!(message(&audit), "", "{audit}");
-    let pages = proxy.requests_of("GET", "continue=");
+    let mut pages = proxy.requests_of("GET", "continue=");
+    pages.retain(|page| page.path.contains("/configmaps?"));
     assert!(pages.len() >= 2 && pages[0].status == Some(410), "{pages:?}");
-    assert!(pages[0].path.contains("/configmaps?"), "{pages:?}");
     canary.end();
 }
 

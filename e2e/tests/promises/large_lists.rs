@@ -63,7 +63,8 @@ pub(crate) fn define_crates(installation: &Installation<'_>, group: &str, namesp
             "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
         },
     });
-    installation.cluster().apply(&definition.to_string()).expect("a definition");
+    // Two tests make the same one.
+    installation.cluster().apply_server_side(&definition.to_string()).expect("a definition");
     grant(installation, group, "crates");
     let path = format!("/apis/{group}/v1/namespaces/{namespace}/crates");
     eventually("the kind to be served", || installation.api().get(&path));

@@ -110,6 +110,9 @@ fn who_may_not_read_reports_or_ask_for_a_scan_is_told_which_right_is_missing() {
     put_audit(&installation, &policy, "2026-01-01T00:00:00Z", 1);
     let rules = json!([{ "apiGroups": ["policies.portcullis.dev"], "resources": ["policies"], "verbs": ["get"] }]);
     let user = kubeconfig_of(&namespace, "reader", &rules);
+    eventually("the rights to count", || {
+        portcullis(&user, &["get", "policy/labels", "-n", &namespace]).is_ok().then_some(())
+    });
     let told = portcullis(&user, &["audit", "policy/labels", "-n", &namespace]);
     assert_eq!(told.code, Some(1), "{told:?}");
     assert!(told.stdout.contains("Some of them: Pod a/web-1"), "{told:?}");

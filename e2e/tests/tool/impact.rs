@@ -161,6 +161,9 @@ fn a_list_that_expires_is_begun_again_and_no_object_counts_twice() {
     fs::write(&file, policy.to_string()).unwrap();
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] }]);
     let user = kubeconfig_of(&namespace, "impact", &rules);
+    eventually("the rights to count", || {
+        cluster().kubectl_as(&user, ["get", "configmaps", "--namespace", &namespace], "").is_ok().then_some(())
+    });
     let proxy = Proxy::start(cluster());
     let text = fs::read_to_string(&user).unwrap();
     let through = text.replace(&cluster().api_servers()[0].to_string(), &proxy.address().to_string());
