@@ -71,9 +71,10 @@ impl Running {
     /// processes.
     ///
     /// # Errors
-    /// When a state file cannot be read.
-    pub fn has_successor(&self, cache: &Cache) -> Result<bool, Error> {
-        Ok(Self::list(cache)?.iter().any(|one| one.kubeconfig == self.kubeconfig && one.name != self.name))
+    /// When its state file cannot be read.
+    pub fn has_successor(&self) -> Result<bool, Error> {
+        let found = self.kubeconfig.parent().map(StateFile::read).transpose()?.flatten();
+        Ok(found.is_some_and(|found| found.name != self.name))
     }
 
     /// The cluster with this name, unless it is abandoned.

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::{all_running, has_successor};
+use crate::all_running;
 
 /// The commands on one cluster, which is always taken down at the end.
 struct Commands {
@@ -57,7 +57,7 @@ fn a_cluster_stays_until_it_is_taken_down() {
     let seen = all_running().into_iter().find(|one| one.name == commands.name).unwrap();
     assert_eq!(commands.ok("down", &[]), format!("down: {}\n", commands.name));
     assert_eq!(commands.status(), None);
-    assert!(!std::path::Path::new(kubeconfig).exists() || has_successor(&seen));
+    assert!(!std::path::Path::new(kubeconfig).exists() || seen.has_successor().unwrap());
     assert_eq!(commands.ok("down", &[]), "there was no such cluster\n");
     assert!(!commands.run("kubectl", &["--", "get", "namespaces"]).status.success());
 }

@@ -31,11 +31,6 @@ fn all_running() -> Vec<Running> {
     Running::list(&Cache::from_env().unwrap()).unwrap()
 }
 
-/// Whether a cluster has been replaced by another one, perhaps of another test binary.
-fn has_successor(seen: &Running) -> bool {
-    seen.has_successor(&Cache::from_env().unwrap()).unwrap()
-}
-
 /// Whether the addresses of the cluster are not those of the loopback device. If they are, the test is marked as skipped: other addresses
 /// need root.
 fn is_routed(cluster: &Cluster) -> bool {

@@ -54,11 +54,6 @@ fn has_interface(slot: &str) -> bool {
     output.status.success()
 }
 
-/// Whether a cluster has been replaced by another one, perhaps of another test binary.
-fn has_successor(seen: &Running) -> bool {
-    seen.has_successor(&Cache::from_env().unwrap()).unwrap()
-}
-
 fn slot_of(cluster: &Running) -> (PathBuf, String) {
     let folder = cluster.kubeconfig.parent().unwrap().to_owned();
     let slot = folder.file_name().unwrap().to_str().unwrap().to_owned();
@@ -92,9 +87,9 @@ fn the_end_of_a_cluster_leaves_nothing_of_its_node() {
     drop(cluster);
     // The kernel needs a while to remove namespaces.
     eventually("the end of all processes of the node", || processes_in(&node).is_empty().then_some(()));
-    eventually("the end of its interface", || (!has_interface(&slot) || has_successor(&seen)).then_some(()));
+    eventually("the end of its interface", || (!has_interface(&slot) || seen.has_successor().unwrap()).then_some(()));
     let left = (groups(&slot, std::process::id()), folder.exists());
-    assert!(left == (vec![], false) || has_successor(&seen), "{left:?}");
+    assert!(left == (vec![], false) || seen.has_successor().unwrap(), "{left:?}");
 }
 
 #[test]
